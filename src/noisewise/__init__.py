@@ -1,0 +1,41 @@
+"""noisewise: Bayesian inference that is wise to privacy noise.
+
+Importing noisewise switches JAX to float64 (``jax_enable_x64``): posteriors of sums over many records need the digits.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+jax.config.update("jax_enable_x64", True)
+
+__version__ = "0.1.0"
+
+_ROOMS = {"noise": "noisewise.release.noise", "direct": "noisewise.direct", "private": "noisewise.private"}
+_NAMES: dict[str, str] = {}
+
+if TYPE_CHECKING:
+    from noisewise import direct as direct
+    from noisewise import private as private
+    from noisewise.release import noise as noise
+
+__all__ = ["__version__", *_ROOMS, *_NAMES]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a room the first time it is named, so that ``import noisewise`` stays quick."""
+    if name in _ROOMS:
+        value = importlib.import_module(_ROOMS[name])
+    elif name in _NAMES:
+        value = getattr(importlib.import_module(_NAMES[name]), name)
+    else:
+        raise AttributeError(f"module 'noisewise' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
