@@ -14,13 +14,30 @@ jax.config.update("jax_enable_x64", True)
 
 __version__ = "0.1.0"
 
-_ROOMS = {"noise": "noisewise.release.noise", "direct": "noisewise.direct", "private": "noisewise.private"}
-_NAMES: dict[str, str] = {}
+_ROOMS = {
+    "direct": "noisewise.direct",
+    "engines": "noisewise.engines",
+    "models": "noisewise.models",
+    "noise": "noisewise.release.noise",
+    "private": "noisewise.private",
+    "queries": "noisewise.release.queries",
+}
+_NAMES = {
+    "Column": "noisewise.release.queries",
+    "Measurement": "noisewise.release.document",
+    "Release": "noisewise.release.document",
+}
 
 if TYPE_CHECKING:
     from noisewise import direct as direct
+    from noisewise import engines as engines
+    from noisewise import models as models
     from noisewise import private as private
     from noisewise.release import noise as noise
+    from noisewise.release import queries as queries
+    from noisewise.release.document import Measurement as Measurement
+    from noisewise.release.document import Release as Release
+    from noisewise.release.queries import Column as Column
 
 __all__ = ["__version__", *_ROOMS, *_NAMES]
 
