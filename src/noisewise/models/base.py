@@ -11,6 +11,7 @@ Records are independent given theta. A model can be drawn from in two ways that 
 from __future__ import annotations
 
 from abc import abstractmethod
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
