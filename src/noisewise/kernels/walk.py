@@ -1,0 +1,146 @@
+r"""The adaptive Gaussian random walk and the elliptical slice move on unconstrained vectors.
+
+Both leave a density ``exp(log_target(z))`` invariant for any fixed :class:`Walk`; the walk (mean, covariance factor,
+scales) changes only in the tuning phase.
+
+- *Random walk*: ``z* = z + scale L e``, ``e ~ N(0, I)``, accepted with ``min(1, target(z*) / target(z))``.
+- *Elliptical slice* (Murray, Adams and MacKay 2010) with the reference ``N(mean, L L')`` in place of a Gaussian prior: the
+  target is the reference times ``target / reference``, so the move is valid for any target and needs no tuning.
+
+Checked by ``tests/kernels/test_walk.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from noisewise.typing import Key
+
+LogTarget = Callable[[Float[Array, " d"]], Float[Array, ""]]
+
+_TARGET_ACCEPTANCE = 0.3
+_COVARIANCE_FLOOR = 1e-10
+_MOST_SHRINKS = 100
+
+
+class Walk(eqx.Module):
+    """What the tuning phase learns of a target: mean, covariance and its factor, and the scale of a random walk."""
+
+    mean: Float[Array, " d"]
+    covariance: Float[Array, "d d"]
+    factor: Float[Array, "d d"]
+    log_scale: Float[Array, ""]
+    seen: Float[Array, ""]
+
+    @classmethod
+    def start(cls, mean: Float[Array, " d"], covariance: Float[Array, "d d"], weight: float = 10.0) -> Walk:
+        """A walk that trusts the given moments like ``weight`` draws."""
+        d = mean.shape[0]
+        return cls(
+            mean=mean,
+            covariance=covariance,
+            factor=cholesky(covariance),
+            log_scale=jnp.log(2.38 / jnp.sqrt(d)),
+            seen=jnp.asarray(weight),
+        )
+
+    def learn(self, position: Float[Array, " d"], acceptance: Float[Array, ""]) -> Walk:
+        """The walk after one more tuning position (Haario, Saksman and Tamminen 2001; Andrieu and Thoms 2008).
+
+        Weights decrease like 3/t so that the start of the tuning phase is forgotten.
+        """
+        rate = jnp.minimum(0.5, 3.0 / (self.seen + 3.0))
+        step = position - self.mean
+        mean = self.mean + rate * step
+        covariance = (1 - rate) * (self.covariance + rate * jnp.outer(step, step))
+        log_scale = self.log_scale + (acceptance - _TARGET_ACCEPTANCE) * 3.0 * (self.seen + 1.0) ** -0.6
+        return Walk(mean, covariance, cholesky(covariance), log_scale, self.seen + 1.0)
+
+
+def cholesky(covariance: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    """The Cholesky factor, with a relative floor on the pivots so that a degenerate covariance still gives a proposal.
+
+    Written out for the small matrices of a walk: a library call costs more than the factor.
+    """
+    d = covariance.shape[0]
+    if d > 8:
+        floor = _COVARIANCE_FLOOR * jnp.diag(covariance) + 1e-300
+        return jnp.linalg.cholesky(covariance + jnp.diag(floor))
+    factor = [[jnp.zeros(())] * d for _ in range(d)]
+    for i in range(d):
+        for j in range(i + 1):
+            rest = covariance[i, j]
+            for k in range(j):
+                rest = rest - factor[i][k] * factor[j][k]
+            if i == j:
+                factor[i][i] = jnp.sqrt(jnp.maximum(rest, _COVARIANCE_FLOOR * covariance[i, i] + 1e-300))
+            else:
+                factor[i][j] = rest / factor[j][j]
+    return jnp.stack([jnp.stack(row) for row in factor])
+
+
+class Walked(NamedTuple):
+    """A position after several moves, its log target, and the mean acceptance probability."""
+
+    position: Float[Array, " d"]
+    log_target: Float[Array, ""]
+    acceptance: Float[Array, ""]
+
+
+def random_walk(key: Key, log_target: LogTarget, position: Float[Array, " d"], walk: Walk, *, moves: int) -> Walked:
+    """``moves`` steps of the random walk."""
+    step_key, accept_key = jax.random.split(key)
+    normals = jax.random.normal(step_key, (moves, position.shape[0]), dtype=float)
+    steps = jnp.exp(walk.log_scale) * jnp.sum(walk.factor * normals[:, None, :], axis=-1)
+    log_uniform = -jax.random.exponential(accept_key, (moves,), dtype=float)
+
+    def move(carry: tuple[Array, ...], draws: tuple[Array, Array]) -> tuple[tuple[Array, ...], Array]:
+        position, current = carry
+        step, log_u = draws
+        candidate = position + step
+        value = log_target(candidate)
+        # NaN compares false, so a candidate outside the target's domain is rejected
+        accept = log_u < value - current
+        probability = jnp.where(jnp.isnan(value), 0.0, jnp.exp(jnp.minimum(value - current, 0.0)))
+        return (jnp.where(accept, candidate, position), jnp.where(accept, value, current)), probability
+
+    (position, value), probability = lax.scan(move, (position, log_target(position)), (steps, log_uniform))
+    return Walked(position, value, jnp.mean(probability))
+
+
+def elliptical_slice(key: Key, log_target: LogTarget, position: Float[Array, " d"], walk: Walk) -> Walked:
+    """One elliptical slice move with the walk's mean and covariance as the reference."""
+    normal_key, level_key, angle_key, shrink_key = jax.random.split(key, 4)
+    here = jax.scipy.linalg.solve_triangular(walk.factor, position - walk.mean, lower=True)
+    other = jax.random.normal(normal_key, here.shape, dtype=float)
+
+    def log_ratio(white: Array) -> Array:
+        return log_target(walk.mean + walk.factor @ white) + 0.5 * jnp.sum(white**2)
+
+    def point(angle: Array) -> Array:
+        return here * jnp.cos(angle) + other * jnp.sin(angle)
+
+    def shrink(carry: tuple[Array, ...]) -> tuple[Array, ...]:
+        angle, low, high, _, tries = carry
+        low, high = jnp.where(angle < 0, angle, low), jnp.where(angle < 0, high, angle)
+        angle = low + (high - low) * jax.random.uniform(jax.random.fold_in(shrink_key, tries), dtype=float)
+        return angle, low, high, log_ratio(point(angle)), tries + 1
+
+    current = log_ratio(here)
+    level = current - jax.random.exponential(level_key, dtype=float)
+    angle = jax.random.uniform(angle_key, dtype=float, maxval=2 * jnp.pi)
+    start = (angle, angle - 2 * jnp.pi, angle, log_ratio(point(angle)), jnp.zeros((), dtype=int))
+    angle, _, _, value, tries = lax.while_loop(
+        lambda carry: ~(carry[3] > level) & (carry[4] < _MOST_SHRINKS), shrink, start
+    )
+    found = value > level  # the bracket closes on the current point, where the ratio is above the level
+    landed = jnp.where(found, point(angle), here)
+    value = jnp.where(found, value, current)
+    return Walked(walk.mean + walk.factor @ landed, value - 0.5 * jnp.sum(landed**2), 1.0 / (1.0 + tries.astype(float)))
