@@ -1,0 +1,216 @@
+r"""Record augmentation with interweaving: the engine for any record-additive release and any model that can simulate.
+
+Target: ``p(theta, x | s) ∝ p(theta) prod_i f(x_i | theta) g(s, sum_i t_i(x_i, s))``, whose margin in theta is the posterior.
+One iteration is a cycle of kernels that each leave the target invariant, so the cycle does:
+
+1. *records*: a sweep over all records or a window of them, theta fixed (:mod:`noisewise.kernels.records`);
+2. *theta, centred*: an exact conjugate draw from ``p(theta | x)``, or random-walk or Hamiltonian moves;
+3. *theta, non-centred*: moves of theta with the innovations of the records fixed (:mod:`noisewise.kernels.interweave`).
+
+With ``interweave=False`` and a conjugate model this is Algorithm 1 of Ju, Awan, Gong and Rao (2022); with a ``record_proposal`` or a
+Metropolis move of theta it is their Algorithm 2. Checked by ``tests/kernels/test_invariance.py``,
+``tests/engines/test_augmentation.py`` and ``tests/engines/test_geweke.py``.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from noisewise.engines.base import Engine, Support
+from noisewise.engines.surrogate import Surrogate, fit_surrogate
+from noisewise.kernels.base import Info, Kernel
+from noisewise.kernels.hamiltonian import hamiltonian
+from noisewise.kernels.interweave import Move, interweave
+from noisewise.kernels.records import RecordProposal, sweep
+from noisewise.kernels.walk import LogTarget, Walk, cholesky, random_walk
+from noisewise.models.base import Model
+from noisewise.release.document import Release
+from noisewise.typing import Key, Records, Theta
+
+ThetaMove = Literal["conjugate", "random_walk", "hmc"]
+
+_BLOCK_ACCEPTANCE = 0.5
+_START_INFLATION = 2.0
+_SMALL = 2_000
+
+
+class AugmentationState(eqx.Module):
+    """Theta, the imputed records, and what the tuning phase has learnt."""
+
+    theta: Theta
+    records: Records
+    centred: Walk
+    non_centred: Walk
+    log_block: Float[Array, ""]
+    seen: Float[Array, ""]
+    turn: Int[Array, ""]
+    log_density: Float[Array, ""]
+
+
+class AugmentationKernel(Kernel):
+    """One iteration of record augmentation. Sizes are static; the model, the release and the surrogate are data."""
+
+    model: Model
+    release: Release
+    surrogate: Surrogate
+    record_proposal: RecordProposal | None = eqx.field(static=True)
+    theta_move: ThetaMove = eqx.field(static=True)
+    interweave: bool = eqx.field(static=True)
+    move: Move = eqx.field(static=True)
+    moves: int = eqx.field(static=True)
+    window: int = eqx.field(static=True)
+    block: int | None = eqx.field(static=True)
+    n: int = eqx.field(static=True)
+
+    def init(self, key: Key, start: Theta) -> AugmentationState:
+        records = self.model.simulate(key, start, self.n)
+        total = jnp.sum(self.release.statistics(records), axis=0)
+        walk = Walk.start(*self.surrogate)
+        return AugmentationState(
+            theta=start,
+            records=records,
+            centred=walk,
+            non_centred=walk,
+            log_block=jnp.log(jnp.asarray(float(self.block or 1))),
+            seen=jnp.ones(()),
+            turn=jnp.zeros((), dtype=int),
+            log_density=self.release.log_density(total),
+        )
+
+    def step(self, key: Key, state: AugmentationState) -> tuple[AugmentationState, Info]:
+        state, info, _ = self._iterate(key, state, tuning=False)
+        return state, info
+
+    def tune(self, key: Key, state: AugmentationState) -> tuple[AugmentationState, Info]:
+        state, info, acceptance = self._iterate(key, state, tuning=True)
+        if self.block is None:
+            gain = 4.0 * (state.seen + 1.0) ** -0.6
+            log_block = state.log_block + gain * (info.stats["acceptance_rate"] - _BLOCK_ACCEPTANCE)
+            log_block = jnp.clip(log_block, 0.0, jnp.log(float(self.window)))
+            state = eqx.tree_at(lambda s: s.log_block, state, log_block)
+        return eqx.tree_at(lambda s: s.seen, state, state.seen + 1.0), info
+
+    def _iterate(self, key: Key, state: AugmentationState, *, tuning: bool) -> tuple[AugmentationState, Info, None]:
+        sweep_key, theta_key, inverse_key, walk_key = jax.random.split(key, 4)
+        model, release = self.model, self.release
+        windows = -(-self.n // self.window)
+        swept = sweep(
+            sweep_key,
+            state.theta,
+            state.records,
+            jnp.sum(release.statistics(state.records), axis=0),
+            release,
+            self.record_proposal or self._propose,
+            first=jnp.minimum((state.turn % windows) * self.window, self.n - self.window),
+            window=self.window,
+            block=jnp.round(jnp.exp(state.log_block)).astype(int),
+        )
+        records = swept.records
+        stats = {"acceptance_rate": swept.acceptance_rate, "min_acceptance": swept.min_acceptance}
+
+        before = state.theta
+        theta, centred = self._centred_move(theta_key, before, records, state.centred, tuning=tuning)
+        within = jax.tree.map(lambda new, old: 0.5 * (new - old) ** 2, theta, before) if model.conjugate else {}
+
+        non_centred = state.non_centred
+        if self.interweave:
+            u = model.inverse(theta, records, inverse_key)
+            free = model.unconstrain(theta)
+            walked = interweave(walk_key, model, release, free, u, non_centred, move=self.move, moves=self.moves)
+            theta = model.constrain(walked.position)
+            records = model.transform(theta, u)
+            stats["interweave_acceptance"] = walked.acceptance
+            if tuning:
+                non_centred = non_centred.learn(walked.position, walked.acceptance)
+        log_density = release.log_density(jnp.sum(release.statistics(records), axis=0))
+        stats["noise_lp"] = log_density
+        state = AugmentationState(
+            theta, records, centred, non_centred, state.log_block, state.seen, state.turn + 1, log_density
+        )
+        return state, Info(stats, within), None
+
+    def _propose(self, key: Key, theta: Theta, current: Records) -> tuple[Records, Float[Array, " m"]]:
+        return self.model.simulate(key, theta, self.window), jnp.zeros(self.window)
+
+    def _centred_move(
+        self, key: Key, theta: Theta, records: Records, walk: Walk, *, tuning: bool
+    ) -> tuple[Theta, Walk]:
+        if self.theta_move == "conjugate":
+            return self.model.update(key, theta, records), walk
+        move = random_walk if self.theta_move == "random_walk" else hamiltonian
+        walked = (
+            random_walk(key, self._complete_data_target(records), self.model.unconstrain(theta), walk, moves=self.moves)
+            if move is random_walk
+            else hamiltonian(key, self._complete_data_target(records), self.model.unconstrain(theta), walk)
+        )
+        return self.model.constrain(walked.position), walk.learn(walked.position, walked.acceptance) if tuning else walk
+
+    def _complete_data_target(self, records: Records) -> LogTarget:
+        def log_target(free: Float[Array, " d"]) -> Float[Array, ""]:
+            return self.model.log_prior_free(free) + jnp.sum(
+                self.model.log_likelihood(self.model.constrain(free), records)
+            )
+
+        return log_target
+
+    def theta(self, state: AugmentationState) -> Theta:
+        return state.theta
+
+    def predict(self, key: Key, state: AugmentationState) -> dict[str, Array]:
+        total = jnp.sum(self.release.statistics(state.records), axis=0)
+        simulated = self.release.simulate(key, total)
+        return {f"m{j}": value for j, value in enumerate(simulated)}
+
+    def latent(self, state: AugmentationState) -> Records:
+        return state.records
+
+
+class Augmentation(Engine):
+    """Record augmentation with interweaving (exact; any record-additive release)."""
+
+    name: ClassVar[str] = "augmentation"
+    exact: ClassVar[bool] = True
+
+    interweave: bool = True
+    block: int | None = None
+    fraction: float | None = None
+    move: Move = "random_walk"
+    moves: int = 8
+    theta_move: ThetaMove | None = None
+    record_proposal: RecordProposal | None = None
+
+    def supports(self, model: Model, release: Release) -> Support:
+        if release.n is None:
+            return Support(False, "the number of records is unknown")
+        missing = [name for name in release.columns if name not in model.columns]
+        if missing:
+            return Support(False, f"the release reads columns {missing} that the model does not describe")
+        return Support(True, "works with any record-additive release", f"O(n) per iteration, n = {release.n}")
+
+    def build(self, model: Model, release: Release, key: Key) -> AugmentationKernel:
+        assert release.n is not None
+        fraction = self.fraction if self.fraction is not None else min(1.0, max(0.1, _SMALL / release.n))
+        return AugmentationKernel(
+            model=model,
+            release=release,
+            surrogate=eqx.filter_jit(fit_surrogate)(key, model, release, release.n),
+            record_proposal=self.record_proposal,
+            theta_move=self.theta_move or ("conjugate" if model.conjugate else "random_walk"),
+            interweave=self.interweave,
+            move=self.move,
+            moves=self.moves,
+            window=max(1, round(fraction * release.n)),
+            block=self.block,
+            n=release.n,
+        )
+
+    def start(self, kernel: Kernel, key: Key) -> Theta:
+        assert isinstance(kernel, AugmentationKernel)
+        mean, covariance = kernel.surrogate
+        normals = jax.random.normal(key, mean.shape, dtype=float)
+        return kernel.model.constrain(mean + _START_INFLATION * cholesky(covariance) @ normals)

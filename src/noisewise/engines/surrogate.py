@@ -1,0 +1,120 @@
+r"""A rough Gaussian picture of the posterior, to start chains from (never a result).
+
+The statistic of the release is taken as normal with the moments of the model,
+``total ~ N(n m(theta), n C(theta) (1 + n/M))`` from M simulated records with the same innovations for every theta, and the
+noise as normal with its own variance. A population of parameters is then pulled from the prior to this surrogate
+posterior by annealed importance sampling with a Gaussian proposal in unconstrained space. From prior starts, chains at
+large n can sit in a false mode for a whole run (algorithms.md section 5); from here they start near every mode the release
+supports, dispersed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from noisewise.models.base import Model
+from noisewise.release.document import Release
+from noisewise.release.mechanism import AdditiveNoise
+from noisewise.typing import Key
+
+_PARTICLES = 512
+_RECORDS = 512
+_ROUNDS = 10
+_LEAST_ESS = 0.2
+_SHRINKAGE = 0.1
+_INFLATION = 1.2
+
+
+class Surrogate(NamedTuple):
+    """Mean and covariance of the unconstrained parameters under the surrogate posterior."""
+
+    mean: Float[Array, " d"]
+    covariance: Float[Array, "d d"]
+
+
+def surrogate_log_likelihood(model: Model, release: Release, free: Array, u: object, n: int) -> Array:
+    """The surrogate log density of the released values at one unconstrained theta."""
+    rows = release.statistics(model.transform(model.constrain(free), u))
+    used = rows.shape[0]
+    mean = n * jnp.mean(rows, axis=0)
+    centred = rows - jnp.mean(rows, axis=0)
+    spread = (centred.T @ centred) / used * n * (1 + n / used)
+    value = jnp.zeros(())
+    start = 0
+    for measurement in release.measurements:
+        size = measurement.mechanism.size
+        part = slice(start, start + size)
+        if isinstance(measurement.mechanism, AdditiveNoise):
+            noise = jnp.broadcast_to(measurement.mechanism.noise.variance, (size,))
+            covariance = spread[part, part] + jnp.diag(noise)
+            factor = jnp.linalg.cholesky(covariance)
+            white = jax.scipy.linalg.solve_triangular(factor, measurement.value - mean[part], lower=True)
+            value = value - 0.5 * jnp.sum(white**2) - jnp.sum(jnp.log(jnp.diag(factor)))
+        else:
+            value = value + measurement.mechanism.log_density(measurement.value, mean[part])
+        start += size
+    return value
+
+
+def fit_surrogate(key: Key, model: Model, release: Release, n: int) -> Surrogate:
+    """Anneal a population from the prior to the surrogate posterior and return its mean and covariance."""
+    prior_key, innovation_key, round_key = jax.random.split(key, 3)
+    u = model.innovations(innovation_key, min(n, _RECORDS))
+    free = jax.vmap(lambda k: model.unconstrain(model.sample_prior(k)))(jax.random.split(prior_key, _PARTICLES))
+    score = jax.vmap(lambda z: surrogate_log_likelihood(model, release, z, u, n))
+    prior = jax.vmap(model.log_prior_free)
+    mean, covariance = _moments(free, jnp.zeros(_PARTICLES))
+    prior_scale = jnp.diag(covariance)
+
+    def anneal(carry: tuple[Array, ...], key: Key) -> tuple[tuple[Array, ...], None]:
+        free, log_proposal, mean, covariance = carry
+        likelihood, log_prior = score(free), prior(free)
+        base = _finite(log_prior - log_proposal)
+        power = _largest_power(_finite(likelihood), base)
+        mean, covariance = _moments(free, power * _finite(likelihood) + base)
+        covariance = covariance + _SHRINKAGE * jnp.diag(jnp.diag(covariance)) + 1e-9 * jnp.diag(prior_scale)
+        factor = jnp.linalg.cholesky(covariance)
+        normals = jax.random.normal(key, free.shape)
+        moved = mean + _INFLATION * normals @ factor.T
+        # constants of the proposal's density cancel in the weights
+        return (moved, -0.5 * jnp.sum(normals**2, axis=-1), mean, covariance), None
+
+    start = (free, prior(free), mean, covariance)
+    (_, _, mean, covariance), _ = lax.scan(anneal, start, jax.random.split(round_key, _ROUNDS))
+    return Surrogate(mean, covariance)
+
+
+def _finite(value: Array) -> Array:
+    return jnp.where(jnp.isfinite(value), value, -1e300)
+
+
+def _weights(log_weights: Array) -> Array:
+    return jax.nn.softmax(log_weights)
+
+
+def _moments(free: Array, log_weights: Array) -> tuple[Array, Array]:
+    weights = _weights(log_weights)
+    mean = weights @ free
+    centred = free - mean
+    return mean, (centred * weights[:, None]).T @ centred
+
+
+def _largest_power(likelihood: Array, base: Array) -> Array:
+    """The largest power of the likelihood, at most 1, that leaves a fair number of effective particles."""
+
+    def halve(_: int, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = bracket
+        middle = jnp.exp(0.5 * (jnp.log(low) + jnp.log(high)))
+        weights = _weights(middle * likelihood + base)
+        enough = 1 / jnp.sum(weights**2) > _LEAST_ESS * likelihood.shape[0]
+        return jnp.where(enough, middle, low), jnp.where(enough, high, middle)
+
+    weights = _weights(likelihood + base)
+    enough = 1 / jnp.sum(weights**2) > _LEAST_ESS * likelihood.shape[0]
+    low, _ = lax.fori_loop(0, 40, halve, (jnp.asarray(1e-12), jnp.asarray(1.0)))
+    return jnp.where(enough, 1.0, low)
