@@ -2,8 +2,20 @@
 
 from noisewise.models.base import Model
 from noisewise.models.bernoulli import Bernoulli
+from noisewise.models.categorical import Categorical
+from noisewise.models.exponential import Exponential
 from noisewise.models.linear_regression import LinearRegression
 from noisewise.models.naive_bayes import NaiveBayes
 from noisewise.models.normal import Normal
+from noisewise.models.poisson import Poisson
 
-__all__ = ["Bernoulli", "LinearRegression", "Model", "NaiveBayes", "Normal"]
+__all__ = [
+    "Bernoulli",
+    "Categorical",
+    "Exponential",
+    "LinearRegression",
+    "Model",
+    "NaiveBayes",
+    "Normal",
+    "Poisson",
+]

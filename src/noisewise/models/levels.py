@@ -10,11 +10,18 @@ lead to it.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+from typing import TypeAlias
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from noisewise.typing import Key
+
+Tosses: TypeAlias = tuple[Array, ...]
+"""The innovations of one column: an array over records for each generation of the tree."""
 
 _LARGEST = 1e300
 
@@ -24,10 +31,11 @@ def depth(levels: int) -> int:
     return (levels - 1).bit_length()
 
 
-def odds(key: Key, shape: tuple[int, ...]) -> Array:
-    """Innovations: ``u / (1 - u)`` of uniform numbers."""
-    u = jax.random.uniform(key, shape, dtype=float)
-    return u / (1 - u)
+def innovations(key: Key, n: int, sizes: Sequence[int]) -> list[Tosses]:
+    """Innovations of ``n`` records for columns with these numbers of levels, drawn in one call."""
+    u = jax.random.uniform(key, (sum(depth(size) for size in sizes), n), dtype=float)
+    rows = iter(u / (1 - u))
+    return [tuple(itertools.islice(rows, depth(size))) for size in sizes]
 
 
 def masses(probabilities: Float[Array, "*rows levels"]) -> list[Float[Array, "*rows nodes"]]:
@@ -41,33 +49,29 @@ def masses(probabilities: Float[Array, "*rows levels"]) -> list[Float[Array, "*r
     return generations
 
 
-def find(
-    generations: list[Array], innovations: Float[Array, "n depth"], row: Int[Array, " n"] | None = None
-) -> Int[Array, " n"]:
-    """The levels the innovations lead to; ``row`` picks each record's own row of probabilities."""
-    level = jnp.zeros(innovations.shape[0], dtype=int)
-    for step, nodes in enumerate(generations):
+def find(generations: list[Array], tosses: Tosses, row: Int[Array, " n"] | None = None) -> Int[Array, " n"]:
+    """The levels the tosses lead to; ``row`` picks each record's own row of probabilities."""
+    level = jnp.zeros(tosses[0].shape, dtype=int)
+    for nodes, r in zip(generations, tosses, strict=True):
         left, right = _pair(nodes, level, row)
-        level = 2 * level + (innovations[:, step] * right >= left)
+        level = 2 * level + (r * right >= left)
     return level
 
 
-def retrace(
-    generations: list[Array], level: Int[Array, " n"], key: Key, row: Int[Array, " n"] | None = None
-) -> Float[Array, "n depth"]:
-    """Innovations drawn from their law given that they lead to ``level``."""
-    v = jax.random.uniform(key, (len(generations), level.shape[0]), dtype=float)
+def retrace(generations: list[Array], level: Int[Array, " n"], key: Key, row: Int[Array, " n"] | None = None) -> Tosses:
+    """Tosses drawn from their law given that they lead to ``level``."""
     found = []
-    for step, nodes in enumerate(generations):
+    uniform = jax.random.uniform(key, (len(generations), *level.shape), dtype=float)
+    for step, (nodes, v) in enumerate(zip(generations, uniform, strict=True)):
         below = level >> (len(generations) - 1 - step)
         left, right = _pair(nodes, below >> 1, row)
         went_right = (below & 1) == 1
-        r = jnp.where(went_right, left + v[step] * right, v[step] * left)
-        r = r / jnp.where(went_right, (1 - v[step]) * right, right + (1 - v[step]) * left)
+        r = jnp.where(went_right, left + v * right, v * left)
+        r = r / jnp.where(went_right, (1 - v) * right, right + (1 - v) * left)
         # rounding may push r across the threshold: the ends of the range cannot be crossed
         end = jnp.where(went_right, _LARGEST, 0.0)
         found.append(jnp.where((r * right >= left) == went_right, r, end))
-    return jnp.stack(found, axis=-1)
+    return tuple(found)
 
 
 def _pair(nodes: Array, parent: Array, row: Array | None) -> tuple[Array, Array]:
@@ -78,4 +82,4 @@ def _pair(nodes: Array, parent: Array, row: Array | None) -> tuple[Array, Array]
 
 def counts(level: Int[Array, " n"], size: int) -> Float[Array, " size"]:
     """How many records are at each level."""
-    return jnp.sum(level[:, None] == jnp.arange(size), axis=0).astype(float)
+    return jnp.bincount(level, length=size).astype(float)

@@ -67,10 +67,8 @@ class NaiveBayes(Model):
         return jnp.sum(jnp.stack(parts))
 
     def innovations(self, key: Key, n: int) -> Innovations:
-        sizes = dict(zip(self.columns, (self.classes, *self.features), strict=True))
-        depths = {name: levels.depth(size) for name, size in sizes.items()}
-        rows = iter(levels.odds(key, (sum(depths.values()), n)))
-        return {name: jnp.stack([next(rows) for _ in range(deep)], axis=-1) for name, deep in depths.items()}
+        tosses = levels.innovations(key, n, [self.classes, *self.features])
+        return dict(zip(self.columns, tosses, strict=True))
 
     def transform(self, theta: Theta, u: Innovations) -> Records:
         y = levels.find(levels.masses(theta["class_probs"]), u[self.target])
