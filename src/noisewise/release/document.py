@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -12,13 +14,24 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from noisewise.release.mechanism import AdditiveNoise, Mechanism
-from noisewise.release.noise import Noise
-from noisewise.release.queries import Neighbours, Query
+from noisewise.release.moments import Moments
+from noisewise.release.noise import Gaussian, Noise
+from noisewise.release.privacy import Privacy, compose
+from noisewise.release.query import Neighbours, Query, check_neighbours
 from noisewise.typing import Key, Records
+
+_FAR = 50.0
+"""How many standard deviations of noise a released count may lie from n before the two contradict each other."""
 
 
 class Measurement(eqx.Module):
-    """One published value and the mechanism that made it: a query with added noise, or any :class:`Mechanism`."""
+    """One published value and the mechanism that made it: a query with added noise, or any :class:`Mechanism`.
+
+    >>> import noisewise as nw
+    >>> query = nw.queries.Moments({"x": nw.Column(0, 1)}, [{"x": 1}])
+    >>> nw.Measurement(query, nw.noise.Laplace(2.0), [31.4]).value.tolist()
+    [31.4]
+    """
 
     mechanism: Mechanism
     value: Array
@@ -35,11 +48,14 @@ class Measurement(eqx.Module):
     ) -> None:
         if mechanism is None:
             if query is None or noise is None:
-                raise ValueError("A Measurement needs a query and its noise, or a mechanism; got neither.")
+                raise ValueError("A Measurement needs a query and its noise, or a mechanism; one of them is missing.")
             mechanism = AdditiveNoise(query, noise)
-            value = query.flatten(value)
+        elif query is not None or noise is not None:
+            raise ValueError("Give a Measurement either a query with its noise or a mechanism, not both.")
+        if value is None:
+            raise ValueError("A Measurement needs the released value; got None.")
         self.mechanism = mechanism
-        self.value = jnp.asarray(value, dtype=float)
+        self.value = mechanism.check(value)
         self.name = name
 
     @property
@@ -52,25 +68,95 @@ class Measurement(eqx.Module):
         """The noise, where the mechanism is noise added to a query."""
         return self.mechanism.noise if isinstance(self.mechanism, AdditiveNoise) else None
 
+    @property
+    def published(self) -> Any:
+        """The value in the form in which it was published (for counts, a list of tables)."""
+        return np.asarray(self.value) if self.query is None else self.query.unflatten(np.asarray(self.value))
+
 
 class Release(eqx.Module):
-    """Everything the analyst holds: the measurements, all of the same ``n`` records (``n=None``: unknown)."""
+    """Everything the analyst holds: the measurements, all of the same ``n`` records (``n=None``: unknown).
+
+    ``neighbours`` is the relation under which privacy was promised and ``stated`` the promise, where one was made; what
+    the engines use are the query, the noise and the values alone.
+
+    >>> import noisewise as nw
+    >>> query = nw.queries.Counts(levels={"x": 2}, tables=[("x",)])
+    >>> release = nw.Release([nw.Measurement(query, nw.noise.Laplace(4.0), [[61.2, 36.9]])], n=100)
+    >>> print(release.privacy)
+    epsilon = 0.5 (pure differential privacy)
+    """
 
     measurements: tuple[Measurement, ...]
+    stated: Privacy | None
     n: int | None = eqx.field(static=True)
     neighbours: Neighbours = eqx.field(static=True)
 
     def __init__(
-        self, measurements: Sequence[Measurement], n: int | None = None, *, neighbours: Neighbours = "replace_one"
+        self,
+        measurements: Sequence[Measurement],
+        n: int | None = None,
+        *,
+        neighbours: Neighbours = "replace_one",
+        stated: Privacy | None = None,
     ) -> None:
-        self.measurements = tuple(measurements)
-        self.n = n
-        self.neighbours = neighbours
+        self.measurements = (measurements,) if isinstance(measurements, Measurement) else tuple(measurements)
+        self.n = check_n(n)
+        self.neighbours = check_neighbours(neighbours)
+        self.stated = stated
+        if not self.measurements:
+            raise ValueError("A Release needs at least one Measurement; got none.")
+        for measurement in self.measurements:
+            if not isinstance(measurement, Measurement):
+                raise ValueError(f"A Release is made of Measurements; got {measurement!r}.")
+        names = [measurement.name for measurement in self.measurements if measurement.name is not None]
+        if len(set(names)) < len(names):
+            raise ValueError(f"The measurements of a release need distinct names; got {names}.")
+        check_counted([m.mechanism for m in self.measurements], self.n)
+        for measurement in self.measurements:
+            _check_counts(measurement, self.n)
+
+    @property
+    def privacy(self) -> Privacy | None:
+        """The guarantee: the stated one, or what queries, scales and composition give; ``None`` if that is unknown."""
+        return self.stated if self.stated is not None else self.recomputed_privacy()
+
+    def recomputed_privacy(self, delta: float | None = None) -> Privacy | None:
+        """The guarantee that the bounds, terms and scales give, whatever was stated; with ``delta``, as (epsilon, delta)."""
+        parts = [m.mechanism.privacy(self.neighbours) for m in self.measurements]
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts):
+            return None
+        return total_privacy([m.mechanism for m in self.measurements], known, delta)
+
+    def describe(self) -> str:
+        """The release in words: what was asked, of whom, with which noise, at what price, and what came out."""
+        from noisewise.release.describe import describe
+
+        return describe(self)
+
+    def save(self, path: str | Path, *, arrays: Literal["npy", "parquet"] = "npy", inline: int = 1000) -> Path:
+        """Write the release document, JSON of format ``dp-release``; arrays longer than ``inline`` go to files beside it."""
+        from noisewise.release.files import save
+
+        return save(self, Path(path), arrays=arrays, inline=inline)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Release:
+        """Read a release document; warns when its stated guarantee is not the one its own numbers give."""
+        from noisewise.release.files import load
+
+        return load(Path(path))
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that any measurement reads, in order of appearance."""
         return tuple(dict.fromkeys(name for m in self.measurements for name in m.mechanism.columns))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """A name for each measurement: its own, or m0, m1, ... by position."""
+        return tuple(measurement.name or f"m{j}" for j, measurement in enumerate(self.measurements))
 
     @property
     def size(self) -> int:
@@ -101,3 +187,64 @@ class Release(eqx.Module):
         """The totals of each measurement, from all of them together (last axis)."""
         ends = np.cumsum([m.mechanism.size for m in self.measurements])
         return [total[..., end - m.mechanism.size : end] for end, m in zip(ends, self.measurements, strict=True)]
+
+
+def check_n(n: int | None) -> int | None:
+    """The number of records: a positive integer, or ``None`` when it is unknown."""
+    if n is None:
+        return None
+    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+        raise ValueError(f"n must be a positive integer, or None when the number of records is unknown; got {n!r}.")
+    return int(n)
+
+
+def check_counted(mechanisms: Sequence[Mechanism], n: int | None) -> None:
+    """When n is unknown something must count the records; only queries of other kinds are given the doubt's benefit."""
+    queries = [m.query for m in mechanisms if isinstance(m, AdditiveNoise)]
+    silent = len(queries) == len(mechanisms) and all(
+        isinstance(query, Moments) and not query.counts_of_records for query in queries
+    )
+    if n is None and silent:
+        raise ValueError(
+            "The number of records is unknown (n=None) and no measurement counts them; give n if it is public, or release "
+            "a count as well, such as the empty term {} of Moments."
+        )
+
+
+def total_privacy(mechanisms: Sequence[Mechanism], parts: Sequence[Privacy], delta: float | None) -> Privacy:
+    """The parts composed and, with ``delta``, as (epsilon, delta).
+
+    Two routes are valid and the cheaper is taken: everything as zCDP and then converted, or the pure losses added to the
+    converted loss of the rest. Where all that is converted is continuous Gaussian the conversion is exact.
+    """
+    whole = compose(parts)
+    if delta is None or whole.measure == "approximate":
+        return whole
+    rest = [(m, part) for m, part in zip(mechanisms, parts, strict=True) if part.measure != "pure"]
+    gaussian = all(isinstance(m, AdditiveNoise) and type(m.noise) is Gaussian for m, _ in rest)
+    if not rest:
+        return whole.approximate(delta)
+    pure = math.fsum(float(part.loss) for part in parts if part.measure == "pure")
+    converted = compose([part for _, part in rest]).approximate(delta, gaussian=gaussian)
+    apart = Privacy("approximate", pure + float(converted.loss), delta)
+    together = whole.approximate(delta, gaussian=gaussian and len(rest) == len(parts))
+    return min(apart, together, key=lambda found: float(found.loss))
+
+
+def _check_counts(measurement: Measurement, n: int | None) -> None:
+    query, noise, value = measurement.query, measurement.noise, measurement.value
+    if query is None or noise is None or n is None or isinstance(value, jax.core.Tracer):
+        return
+    if isinstance(noise.scale, jax.core.Tracer):
+        return
+    scale = np.broadcast_to(np.asarray(noise.scale), (query.size,))
+    variance = np.broadcast_to(np.asarray(noise.variance), (query.size,))
+    for phrase, positions in query.counts_of_records:
+        at = list(positions)
+        counted = float(np.sum(np.asarray(value)[at]))
+        allowed = _FAR * (np.sqrt(np.sum(variance[at])) + np.max(scale[at]))
+        if abs(counted - n) > allowed:
+            raise ValueError(
+                f"n={n} contradicts the released counts: {phrase} adds up to {counted:.6g}, which noise of scale "
+                f"{np.max(scale[at]):.6g} cannot explain. Correct n, the scale or the values."
+            )

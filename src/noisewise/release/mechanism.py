@@ -9,13 +9,17 @@ only through a sum: ``eta(s | x) = g(s, sum_i t_i(x_i, s))``. :meth:`Mechanism.s
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from noisewise.release.noise import Noise
-from noisewise.release.queries import Query
+from noisewise.release.privacy import Privacy
+from noisewise.release.query import Neighbours, Query
 from noisewise.typing import Key, Records
 
 
@@ -44,12 +48,42 @@ class Mechanism(eqx.Module):
     def simulate(self, key: Key, total: Float[Array, " size"]) -> Array:
         """A simulated release given the total, for predictions and tests (never for publishing)."""
 
+    def check(self, value: Any) -> Array:
+        """A released value as an array of the mechanism's shape, or a sentence on what is wrong with it."""
+        if isinstance(value, jax.core.Tracer):
+            return value
+        array = np.asarray(value, dtype=float)
+        if not np.all(np.isfinite(array)):
+            raise ValueError(f"The released value must be finite; got {_offenders(array, ~np.isfinite(array))}.")
+        return jnp.asarray(array)
+
+    def privacy(self, neighbours: Neighbours) -> Privacy | None:
+        """The guarantee that one release by this mechanism gives, where it can be computed."""
+        return None
+
 
 class AdditiveNoise(Mechanism):
     """Independent noise added to the total of a query: ``s = sum_i t(x_i) + noise``."""
 
     query: Query
     noise: Noise
+
+    def __check_init__(self) -> None:
+        if not isinstance(self.query, Query):
+            raise ValueError(f"The query of a measurement must be one of nw.queries; got {self.query!r}.")
+        if not isinstance(self.noise, Noise):
+            raise ValueError(f"The noise of a measurement must be one of nw.noise; got {self.noise!r}.")
+        shape = np.shape(self.noise.scale)
+        if shape not in ((), (1,), (self.query.size,)):
+            raise ValueError(
+                f"The noise scale must be one number or one for each of the {self.query.size} numbers that the query "
+                f"releases; got shape {shape}."
+            )
+        if self.noise.discrete and not self.query.admits_integers:
+            raise ValueError(
+                f"{type(self.noise).__name__} is noise on the integers, but this query does not release integers; "
+                "give the continuous law that was used, or integer bounds without rescale."
+            )
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -59,6 +93,34 @@ class AdditiveNoise(Mechanism):
     def size(self) -> int:
         return self.query.size
 
+    def check(self, value: Any) -> Array:
+        array = super().check(self.query.flatten(value))
+        if self.noise.discrete and not isinstance(array, jax.core.Tracer):
+            fractional = np.asarray(array) != np.round(np.asarray(array))
+            if np.any(fractional):
+                raise ValueError(
+                    f"{type(self.noise).__name__} releases integers, but the value has {_offenders(array, fractional)}; "
+                    "give the values as they were released, before any rounding or scaling."
+                )
+        return array
+
+    def privacy(self, neighbours: Neighbours) -> Privacy | None:
+        return self.privacy_at(neighbours, np.zeros(self.size))
+
+    def privacy_at(self, neighbours: Neighbours, slack: np.ndarray) -> Privacy | None:
+        """The guarantee when each number of the total may change by ``slack`` more than the query says.
+
+        ``None`` for a query that does not know its sensitivity.
+        """
+        weights = 1 / np.broadcast_to(np.asarray(self.noise.scale), (self.size,))
+        try:
+            bound = self.query.sensitivity(self.noise.norm, neighbours, weights=weights)
+        except ValueError:
+            return None
+        if self.noise.norm == "l1":
+            return Privacy("pure", bound + np.sum(weights * slack))
+        return Privacy("zcdp", (bound + np.linalg.norm(weights * slack)) ** 2 / 2)
+
     def statistics(self, records: Records, released: Array) -> Float[Array, "n size"]:
         return self.query.statistics(records)
 
@@ -67,3 +129,10 @@ class AdditiveNoise(Mechanism):
 
     def simulate(self, key: Key, total: Float[Array, " size"]) -> Array:
         return total + self.noise.sample(key, total.shape)
+
+
+def _offenders(array: Array | np.ndarray, bad: np.ndarray) -> str:
+    """The first few bad numbers with their positions."""
+    where = np.argwhere(np.atleast_1d(bad))[:3]
+    values = np.atleast_1d(np.asarray(array))
+    return ", ".join(f"{values[tuple(at)]:g} at position {', '.join(map(str, at.tolist()))}" for at in where)

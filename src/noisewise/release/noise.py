@@ -15,16 +15,20 @@ accuracy in both tails. The noise of a real release never comes from here: see :
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy import stats
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
+from noisewise.release import privacy
 from noisewise.typing import Key
+
+if TYPE_CHECKING:
+    from noisewise.release.query import Neighbours, Query
 
 _INTEGER_TOLERANCE = 1e-9
 _THETA_TERMS = 10
@@ -34,6 +38,8 @@ def positive_scale(scale: object, name: str = "scale") -> Array:
     """Check and convert a noise scale: finite and positive everywhere."""
     if isinstance(scale, jax.core.Tracer):
         return jnp.asarray(scale, dtype=float)
+    if isinstance(scale, (str, bytes)) or scale is None:
+        raise ValueError(f"The noise {name} must be a number or an array of numbers; got {scale!r}.")
     value = np.asarray(scale, dtype=float)
     if value.size == 0 or not np.all(np.isfinite(value)) or np.any(value <= 0):
         raise ValueError(f"The noise {name} must be positive and finite; got {scale!r}. Give the published {name}.")
@@ -43,8 +49,10 @@ def positive_scale(scale: object, name: str = "scale") -> Array:
 class Noise(eqx.Module):
     """A law of independent additive noise."""
 
-    scale: Float[Array, "..."] = eqx.field(converter=positive_scale)
+    scale: Float[Array, "..."]
     discrete: ClassVar[bool] = False
+    norm: ClassVar[Literal["l1", "l2"]]
+    """The norm of the sensitivity that the law's guarantee is about."""
     name: ClassVar[str]
 
     @abstractmethod
@@ -65,7 +73,75 @@ class Noise(eqx.Module):
         """The variance of the noise, elementwise."""
 
 
-class Laplace(Noise):
+class _PureCalibration(Noise):
+    """A law whose guarantee is pure: ``epsilon = L1 sensitivity / scale``."""
+
+    norm: ClassVar[Literal["l1", "l2"]] = "l1"
+
+    @classmethod
+    def calibrated(cls, query: Query, *, epsilon: float, neighbours: Neighbours = "replace_one") -> Self:
+        """The law whose noise makes the query ``epsilon``-differentially private: ``scale = L1 sensitivity / epsilon``."""
+        _check_budget("epsilon", epsilon)
+        _check_integers(cls, query)
+        return cls(jnp.asarray(query.sensitivity("l1", neighbours) / epsilon))
+
+
+class _ConcentratedCalibration(Noise):
+    """A law whose guarantee is zero-concentrated: ``rho = (L2 sensitivity / scale)^2 / 2``."""
+
+    norm: ClassVar[Literal["l1", "l2"]] = "l2"
+
+    @staticmethod
+    @abstractmethod
+    def _rho(epsilon: float, delta: float) -> float:
+        """The rho of the law that just meets ``(epsilon, delta)``."""
+
+    @classmethod
+    def calibrated(
+        cls,
+        query: Query,
+        *,
+        rho: float | None = None,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        neighbours: Neighbours = "replace_one",
+    ) -> Self:
+        """The law whose noise makes the query ``rho``-zCDP, or ``(epsilon, delta)``-differentially private.
+
+        Give ``rho``, or ``epsilon`` and ``delta`` together: the scale is ``L2 sensitivity / sqrt(2 rho)``. From
+        ``(epsilon, delta)`` :class:`Gaussian` takes the exact condition of Balle and Wang (2018), the least noise possible, and
+        :class:`DiscreteGaussian` goes through zCDP (Canonne, Kamath and Steinke 2020, Corollary 13), valid in any
+        dimension and slightly conservative.
+        """
+        if (rho is None) == (epsilon is None) or (epsilon is None) != (delta is None):
+            raise ValueError(
+                f"{cls.__name__}.calibrated needs rho, or epsilon and delta together; "
+                f"got rho={rho!r}, epsilon={epsilon!r}, delta={delta!r}."
+            )
+        _check_integers(cls, query)
+        if epsilon is not None and delta is not None:
+            _check_budget("epsilon", epsilon)
+            if not 0 < delta < 1:
+                raise ValueError(f"delta must lie strictly between 0 and 1; got {delta!r}.")
+            rho = cls._rho(epsilon, delta)
+        _check_budget("rho", rho)
+        return cls(jnp.asarray(query.sensitivity("l2", neighbours) / np.sqrt(2 * np.asarray(rho))))
+
+
+def _check_budget(name: str, value: float | None) -> None:
+    if value is None or not (np.isfinite(value) and value > 0):
+        raise ValueError(f"{name} must be positive and finite; got {value!r}.")
+
+
+def _check_integers(law: type[Noise], query: Query) -> None:
+    if law.discrete and not query.admits_integers:
+        raise ValueError(
+            f"{law.__name__} is noise on the integers, and this query does not release integers; use "
+            f"{'Laplace' if law.norm == 'l1' else 'Gaussian'} noise, or integer bounds without rescale."
+        )
+
+
+class Laplace(_PureCalibration):
     """Laplace noise with density ``exp(-|r|/scale) / (2 scale)``.
 
     >>> import noisewise as nw
@@ -74,6 +150,9 @@ class Laplace(Noise):
     """
 
     name: ClassVar[str] = "laplace"
+
+    def __init__(self, scale: ArrayLike) -> None:
+        self.scale = positive_scale(scale)
 
     def log_prob(self, residual: Array) -> Array:
         return -jnp.abs(residual) / self.scale - jnp.log(2 * self.scale)
@@ -89,10 +168,17 @@ class Laplace(Noise):
         return 2 * self.scale**2
 
 
-class Gaussian(Noise):
+class Gaussian(_ConcentratedCalibration):
     """Normal noise with standard deviation ``scale``."""
 
     name: ClassVar[str] = "gaussian"
+
+    def __init__(self, scale: ArrayLike) -> None:
+        self.scale = positive_scale(scale)
+
+    @staticmethod
+    def _rho(epsilon: float, delta: float) -> float:
+        return privacy.gaussian_mu(epsilon, delta)
 
     def log_prob(self, residual: Array) -> Array:
         return stats.norm.logpdf(residual, scale=self.scale)
@@ -114,11 +200,14 @@ def on_integers(residual: Array, log_mass: Array) -> Array:
     return jnp.where(whole, log_mass, -jnp.inf)
 
 
-class DiscreteLaplace(Noise):
+class DiscreteLaplace(_PureCalibration):
     """Integer noise with mass proportional to ``exp(-|k|/scale)``, also called double geometric."""
 
     discrete: ClassVar[bool] = True
     name: ClassVar[str] = "discrete_laplace"
+
+    def __init__(self, scale: ArrayLike) -> None:
+        self.scale = positive_scale(scale)
 
     @classmethod
     def from_rho(cls, rho: float) -> DiscreteLaplace:
@@ -145,7 +234,7 @@ class DiscreteLaplace(Noise):
         return 0.5 / jnp.sinh(0.5 / self.scale) ** 2
 
 
-class DiscreteGaussian(Noise):
+class DiscreteGaussian(_ConcentratedCalibration):
     """Integer noise with mass proportional to ``exp(-k^2 / (2 scale^2))``, normalised exactly.
 
     The normaliser is a theta function; its direct sum is used for small scales and its dual (Poisson summation)
@@ -154,6 +243,13 @@ class DiscreteGaussian(Noise):
 
     discrete: ClassVar[bool] = True
     name: ClassVar[str] = "discrete_gaussian"
+
+    def __init__(self, scale: ArrayLike) -> None:
+        self.scale = positive_scale(scale)
+
+    @staticmethod
+    def _rho(epsilon: float, delta: float) -> float:
+        return privacy.zcdp_rho(epsilon, delta)
 
     def log_prob(self, residual: Array) -> Array:
         return on_integers(residual, -0.5 * (residual / self.scale) ** 2 - self.log_normaliser())

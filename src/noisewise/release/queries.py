@@ -1,183 +1,62 @@
-r"""What was asked of the records: sums over records of a bounded row per record.
+r"""The queries: what can be asked of the records.
 
-A query maps one record to a row ``t(x)`` of fixed length and its exact answer is the sum of the rows. The rows, computed
-by :meth:`Query.statistics`, are what engines work with; calling the query on a table of records is the data holder's side.
+| query | row of a record | sensitivity (``replace_one``) |
+|---|---|---|
+| :class:`Moments` | monomials of clamped columns | norm of the monomials' ranges |
+| :func:`regression_moments` | y, x y, y^2, x, x x | the paper's p^2 + 3p + 3, or the exact (p + 1)(p + 3)^2 / 2(p + 2) |
+| :class:`Counts` | indicators of the cells of contingency tables | 2 a table in L1, sqrt 2 for one table in L2 |
+| :class:`Custom` | a function you write | what you say it is |
 """
 
 from __future__ import annotations
 
-import itertools
-from abc import abstractmethod
+import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from noisewise.release.moments import Moments, regression_moments
+from noisewise.release.query import UNIT, Column, Neighbours, Norm, Query, check_neighbours, check_norm, length
 from noisewise.typing import Records
 
-Norm = Literal["l1", "l2"]
-Neighbours = Literal["replace_one", "add_remove_one"]
-
-
-class Column(eqx.Module):
-    """A numeric column with public clamping bounds; ``rescale=(-1, 1)`` maps the bounds affinely to that interval."""
-
-    lower: float = eqx.field(static=True, converter=float)
-    upper: float = eqx.field(static=True, converter=float)
-    rescale: tuple[float, float] | None = eqx.field(
-        static=True, default=None, converter=lambda ends: None if ends is None else (float(ends[0]), float(ends[1]))
-    )
-
-    def __check_init__(self) -> None:
-        if not (np.isfinite(self.lower) and np.isfinite(self.upper) and self.lower < self.upper):
-            raise ValueError(
-                f"Column bounds must be finite with lower < upper; got lower={self.lower}, upper={self.upper}. "
-                "Give public bounds that do not come from the confidential records."
-            )
-        if self.rescale is not None and not self.rescale[0] < self.rescale[1]:
-            raise ValueError(f"rescale must be an increasing pair such as (-1, 1); got {self.rescale}.")
-
-    def clamp(self, values: Array) -> Array:
-        """The values clamped to the bounds and, where asked for, mapped to the ``rescale`` interval."""
-        clamped = jnp.clip(values, self.lower, self.upper)
-        if self.rescale is None:
-            return clamped
-        low, high = self.rescale
-        return low + (clamped - self.lower) * ((high - low) / (self.upper - self.lower))
-
-    @property
-    def range(self) -> tuple[float, float]:
-        """The interval of clamped (and mapped) values."""
-        return (self.lower, self.upper) if self.rescale is None else self.rescale
-
-
-class Query(eqx.Module):
-    """A sum over records of a row per record."""
-
-    @property
-    @abstractmethod
-    def columns(self) -> tuple[str, ...]:
-        """The columns of the records that the query reads."""
-
-    @property
-    @abstractmethod
-    def size(self) -> int:
-        """The length of a row, and of the flattened total."""
-
-    @property
-    def integer(self) -> bool:
-        """Whether every row is made of integers."""
-        return False
-
-    @property
-    @abstractmethod
-    def labels(self) -> tuple[str, ...]:
-        """A readable name for each number of the flattened total."""
-
-    @abstractmethod
-    def statistics(self, records: Records) -> Float[Array, "n size"]:
-        """The rows, one for each record."""
-
-    def __call__(self, records: Mapping[str, Any]) -> Any:
-        """The exact total over the records, in the form in which it is published. Confidential: add noise first."""
-        columns = {name: jnp.asarray(np.asarray(records[name])) for name in self.columns}
-        return self.unflatten(np.asarray(jnp.sum(self.statistics(columns), axis=0)))
-
-    def flatten(self, value: Any) -> np.ndarray:
-        """A published value as one vector."""
-        return np.asarray(value, dtype=float).reshape(-1)
-
-    def unflatten(self, flat: np.ndarray) -> Any:
-        """A vector in the published form: the inverse of :meth:`flatten`."""
-        return flat
-
-    @abstractmethod
-    def sensitivity(self, norm: Norm = "l1", neighbours: Neighbours = "replace_one") -> float:
-        """The largest change of the total, in the given norm, between neighbouring tables of records."""
-
-
-class Moments(Query):
-    """Sums of monomials of clamped columns: ``terms=[{"x": 1}, {"x": 1, "y": 1}]`` releases sum x and sum x y."""
-
-    bounds: tuple[tuple[str, Column], ...] = eqx.field(static=True)
-    terms: tuple[tuple[tuple[str, int], ...], ...] = eqx.field(static=True)
-    l1: float | None = eqx.field(static=True, default=None)
-
-    def __init__(
-        self, columns: Mapping[str, Column], terms: Sequence[Mapping[str, int]], l1: float | None = None
-    ) -> None:
-        self.bounds = tuple(columns.items())
-        self.terms = tuple(tuple(sorted(term.items())) for term in terms)
-        self.l1 = l1
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return tuple(name for name, _ in self.bounds)
-
-    @property
-    def size(self) -> int:
-        return len(self.terms)
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return tuple(
-            " ".join(name if power == 1 else f"{name}^{power}" for name, power in term) or "1" for term in self.terms
-        )
-
-    def statistics(self, records: Records) -> Float[Array, "n size"]:
-        clamped = {name: column.clamp(records[name]) for name, column in self.bounds}
-        ones = jnp.ones_like(next(iter(clamped.values())))
-        rows = []
-        for term in self.terms:
-            product = ones
-            for name, power in term:
-                product = product * clamped[name] ** power
-            rows.append(product)
-        return jnp.stack(rows, axis=-1)
-
-    def sensitivity(self, norm: Norm = "l1", neighbours: Neighbours = "replace_one") -> float:
-        if norm == "l1" and neighbours == "replace_one" and self.l1 is not None:
-            return self.l1
-        bounds = dict(self.bounds)
-        widths = []
-        for term in self.terms:
-            ends = [[e**power for e in bounds[name].range] for name, power in term]
-            zeros = [
-                [0.0] if power % 2 == 0 and bounds[n].range[0] < 0 < bounds[n].range[1] else [] for n, power in term
-            ]
-            corners = [float(np.prod(c)) for c in itertools.product(*(e + z for e, z in zip(ends, zeros, strict=True)))]
-            low, high = min(corners), max(corners)
-            widths.append(high - low if neighbours == "replace_one" else max(abs(low), abs(high)))
-        return float(np.sum(widths) if norm == "l1" else np.sqrt(np.sum(np.square(widths))))
-
-
-def regression_moments(predictors: Mapping[str, Column], response: Mapping[str, Column]) -> Moments:
-    """The moments a linear regression needs, in the order x'y (intercept first), y'y, then the unique entries of x'x
-    row by row without the constant."""
-    (target, target_column), *extra = response.items()
-    if extra:
-        raise ValueError(f"A regression has one response; got {tuple(response)}.")
-    names = tuple(predictors)
-    terms: list[dict[str, int]] = [{target: 1}]
-    terms += [{name: 1, target: 1} for name in names]
-    terms += [{target: 2}]
-    terms += [{name: 1} for name in names]
-    for i, first in enumerate(names):
-        terms += [{first: 2} if other == first else {first: 1, other: 1} for other in names[i:]]
-    p = len(names)
-    return Moments({**predictors, target: target_column}, terms, l1=float(p * p + 3 * p + 3))
+_LARGEST_ROW = 1024.0
 
 
 class Counts(Query):
-    """Contingency tables of coded columns (codes 0, 1, ..., levels - 1); the value is a list of arrays of counts."""
+    """Contingency tables of coded columns (codes 0, 1, ..., levels - 1); the value is a list of arrays of counts.
+
+    >>> import noisewise as nw
+    >>> query = nw.queries.Counts(levels={"y": 2, "x": 3}, tables=[("y", "x")])
+    >>> query({"y": [0, 1, 1], "x": [2, 0, 0]})
+    [array([[0., 0., 1.],
+           [2., 0., 0.]])]
+    >>> query.sensitivity("l1"), query.sensitivity("l1", "add_remove_one")
+    (2.0, 1.0)
+    """
 
     levels: tuple[tuple[str, int], ...] = eqx.field(static=True)
     tables: tuple[tuple[str, ...], ...] = eqx.field(static=True)
 
     def __init__(self, levels: Mapping[str, int], tables: Sequence[Sequence[str]]) -> None:
+        for name, count in levels.items():
+            if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+                raise ValueError(f"The number of levels of {name!r} must be a positive integer; got {count!r}.")
+        if isinstance(tables, str) or any(isinstance(table, str) for table in tables):
+            raise ValueError(f"tables must be a list of tuples of columns such as [('y', 'x1')]; got {tables!r}.")
+        if not tables or not all(tables):
+            raise ValueError(f"Counts needs at least one table, each with at least one column; got {tables!r}.")
+        for table in tables:
+            unknown = [name for name in table if name not in levels]
+            if unknown or len(set(table)) != len(table):
+                raise ValueError(
+                    f"The table {tuple(table)} must name distinct columns that have levels; "
+                    f"columns with levels: {', '.join(map(repr, levels))}."
+                )
         self.levels = tuple((name, int(count)) for name, count in levels.items())
         self.tables = tuple(tuple(table) for table in tables)
 
@@ -193,7 +72,7 @@ class Counts(Query):
 
     @property
     def size(self) -> int:
-        return sum(int(np.prod(shape)) for shape in self.shapes)
+        return sum(math.prod(shape) for shape in self.shapes)
 
     @property
     def integer(self) -> bool:
@@ -213,30 +92,93 @@ class Counts(Query):
             cell = jnp.zeros_like(records[table[0]], dtype=int)
             for name, count in zip(table, shape, strict=True):
                 cell = cell * count + records[name].astype(int)
-            rows.append((cell[..., None] == jnp.arange(int(np.prod(shape)))).astype(float))
+            rows.append((cell[..., None] == jnp.arange(math.prod(shape))).astype(float))
         return jnp.concatenate(rows, axis=-1)
 
-    def flatten(self, value: Any) -> np.ndarray:
+    def total(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The counts of the cells; a code outside ``0..levels - 1`` or not an integer is refused."""
+        codes = {}
+        for name, count in self.levels:
+            values = columns[name]
+            bad = (values != np.floor(values)) | (values < 0) | (values >= count)
+            if np.any(bad):
+                raise ValueError(
+                    f"Column {name!r} of the records must hold codes 0, 1, ..., {count - 1}; {int(np.sum(bad))} value(s) are "
+                    "something else. Recode them, or say the right number of levels."
+                )
+            codes[name] = values.astype(np.int64)
+        cells = [
+            np.bincount(np.ravel_multi_index([codes[name] for name in table], shape), minlength=math.prod(shape))
+            for table, shape in zip(self.tables, self.shapes, strict=True)
+        ]
+        return np.concatenate(cells).astype(float)
+
+    def flatten(self, value: Any) -> np.ndarray | Array:
+        if isinstance(value, jax.core.Tracer) or np.shape(value) == (self.size,):
+            return super().flatten(value)
         tables = [value] if len(self.tables) == 1 and np.shape(value) == self.shapes[0] else list(value)
+        found = tuple(np.shape(table) for table in tables)
+        if found != self.shapes:
+            raise ValueError(
+                f"The query releases tables of shapes {list(self.shapes)} for {list(self.tables)}; "
+                f"got {list(found)}. Give one array for each table, in that order."
+            )
         return np.concatenate([np.asarray(table, dtype=float).reshape(-1) for table in tables])
 
     def unflatten(self, flat: np.ndarray) -> Any:
-        ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes])[:-1]
-        return [part.reshape(shape) for part, shape in zip(np.split(flat, ends), self.shapes, strict=True)]
+        return [part.reshape(shape) for part, shape in zip(self._split(flat), self.shapes, strict=True)]
 
-    def sensitivity(self, norm: Norm = "l1", neighbours: Neighbours = "replace_one") -> float:
-        moved = len(self.tables) * (2 if neighbours == "replace_one" else 1)
-        return float(moved if norm == "l1" else np.sqrt(moved))
+    def sensitivity(
+        self,
+        norm: Norm = "l1",
+        neighbours: Neighbours = "replace_one",
+        *,
+        weights: np.ndarray | None = None,
+    ) -> float:
+        """Replacing one record moves two counts of every table by one, adding or removing one moves a single count."""
+        check_norm(norm)
+        moved = 2 if check_neighbours(neighbours) == "replace_one" else 1
+        scaled = np.ones(self.size) if weights is None else np.asarray(weights, dtype=float)
+        still = moved == 2
+        parts = [np.sort(part)[::-1][:moved] for part in self._split(scaled) if not (still and part.size == 1)]
+        return length(np.concatenate(parts), norm) if parts else 0.0
+
+    def rounding(self, n: int) -> np.ndarray:
+        return np.zeros(self.size)
+
+    @property
+    def counts_of_records(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        positions = self._split(np.arange(self.size))
+        return tuple(
+            (f"the table of {', '.join(table)}", tuple(part.tolist()))
+            for table, part in zip(self.tables, positions, strict=True)
+        )
+
+    def _split(self, flat: np.ndarray) -> list[np.ndarray]:
+        return np.split(flat, np.cumsum([math.prod(shape) for shape in self.shapes])[:-1])
 
 
 class Custom(Query):
-    """A query from a plain function of one record (a dict of columns) that returns ``size`` numbers."""
+    """A query from a plain JAX function of one record (a dict of columns) that returns ``size`` numbers.
+
+    ``l1`` and ``l2`` are the sensitivities you have proved for it, and ``neighbours`` the relation you proved them for:
+    it has no default, because a bound on the size of a row is the sensitivity under ``add_remove_one`` and only half of it
+    under ``replace_one``. ``integer=True`` says that the function returns integers.
+
+    >>> import jax.numpy as jnp
+    >>> import noisewise as nw
+    >>> query = nw.queries.Custom(lambda r: jnp.tanh(r["x"]), 1, l1=2.0, neighbours="replace_one")
+    >>> query.sensitivity("l1")
+    2.0
+    """
 
     function: Callable[[Records], Array] = eqx.field(static=True)
     reads: tuple[str, ...] = eqx.field(static=True)
     length: int = eqx.field(static=True)
     l1: float | None = eqx.field(static=True, default=None)
     l2: float | None = eqx.field(static=True, default=None)
+    neighbours: Neighbours | None = eqx.field(static=True, default=None)
+    whole: bool = eqx.field(static=True, default=False)
 
     def __init__(
         self,
@@ -245,8 +187,31 @@ class Custom(Query):
         l1: float | None = None,
         l2: float | None = None,
         columns: Sequence[str] = ("x",),
+        *,
+        neighbours: Neighbours | None = None,
+        integer: bool = False,
     ) -> None:
-        self.function, self.length, self.l1, self.l2, self.reads = function, int(size), l1, l2, tuple(columns)
+        if not callable(function):
+            raise ValueError(f"A Custom query needs a function of one record; got {function!r}.")
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+            raise ValueError(f"The size of a Custom query must be a positive integer; got {size!r}.")
+        if isinstance(columns, str) or not columns:
+            raise ValueError(f"columns must be a non-empty list of the columns the function reads; got {columns!r}.")
+        for norm, known in (("l1", l1), ("l2", l2)):
+            if known is not None and not (math.isfinite(known) and known > 0):
+                raise ValueError(
+                    f"The {norm} sensitivity of a Custom query must be positive and finite; got {known!r}."
+                )
+        if neighbours is None and (l1 is not None or l2 is not None):
+            raise ValueError(
+                "A Custom query with a sensitivity must say the neighbouring relation it was proved for; "
+                "add neighbours='replace_one' or neighbours='add_remove_one'."
+            )
+        self.function, self.length, self.reads = function, int(size), tuple(columns)
+        self.l1 = None if l1 is None else float(l1)
+        self.l2 = None if l2 is None else float(l2)
+        self.neighbours = None if neighbours is None else check_neighbours(neighbours)
+        self.whole = bool(integer)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -257,14 +222,71 @@ class Custom(Query):
         return self.length
 
     @property
+    def integer(self) -> bool:
+        return self.whole
+
+    @property
     def labels(self) -> tuple[str, ...]:
         return tuple(f"t{j}" for j in range(self.length))
 
     def statistics(self, records: Records) -> Float[Array, "n size"]:
-        return eqx.filter_vmap(lambda record: jnp.reshape(self.function(record), (self.length,)))(records)
+        return eqx.filter_vmap(lambda record: jnp.reshape(self.function(record), (self.length,)))(
+            {name: records[name] for name in self.reads}
+        )
 
-    def sensitivity(self, norm: Norm = "l1", neighbours: Neighbours = "replace_one") -> float:
-        known = self.l1 if norm == "l1" else self.l2
-        if known is None:
-            raise ValueError(f"A Custom query does not know its {norm} sensitivity; construct it with {norm}=... .")
-        return float(known)
+    def total(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The sum of the rows; a row that contradicts the stated sensitivity is refused."""
+        known = [bound for bound in (self.l1, self.l2) if bound is not None]
+        rows = np.asarray(self.statistics({name: jnp.asarray(columns[name]) for name in self.reads}))
+        if self.whole and np.any(rows != np.round(rows)):
+            raise ValueError(
+                "A Custom query with integer=True returned numbers that are not integers; round inside it."
+            )
+        if known:
+            reach = np.ptp(rows, axis=0) if self.neighbours == "replace_one" else np.abs(rows)
+            if np.max(reach) > min(known) * (1 + 1e-9):
+                raise ValueError(
+                    f"The rows of the Custom query vary by more than its stated sensitivity {min(known):.6g}; "
+                    "prove a larger bound, or clamp inside the function."
+                )
+            if np.max(np.abs(rows)) > _LARGEST_ROW * max(known):
+                raise ValueError(
+                    f"The rows of the Custom query are more than {_LARGEST_ROW:.0f} times as large as its sensitivity, which "
+                    "leaves too few digits for the noise; subtract a public centre inside the function."
+                )
+        return super().total(columns)
+
+    def sensitivity(
+        self,
+        norm: Norm = "l1",
+        neighbours: Neighbours = "replace_one",
+        *,
+        weights: np.ndarray | None = None,
+    ) -> float:
+        """The stated sensitivity; for ``add_remove_one`` bounds, twice it under ``replace_one``."""
+        check_neighbours(neighbours)
+        known = self.l1 if check_norm(norm) == "l1" else self.l2
+        if known is None or self.neighbours is None:
+            raise ValueError(
+                f"This Custom query does not know its {norm} sensitivity; construct it with {norm}=... and neighbours=... ."
+            )
+        if neighbours == "add_remove_one" and self.neighbours == "replace_one":
+            raise ValueError(
+                f"This Custom query knows its {norm} sensitivity under 'replace_one' only, which bounds nothing under "
+                "'add_remove_one'; construct it with neighbours='add_remove_one' and the largest norm of a row."
+            )
+        factor = 2.0 if self.neighbours != neighbours else 1.0
+        return factor * known * (1.0 if weights is None else float(np.max(weights)))
+
+    def rounding(self, n: int) -> np.ndarray:
+        if self.whole:
+            return np.zeros(self.length)
+        known = [bound for bound in (self.l1, self.l2) if bound is not None]
+        return np.full(self.length, 2 * UNIT * (n + 1) * _LARGEST_ROW * max(known, default=0.0))
+
+    @property
+    def counts_of_records(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        return ()
+
+
+__all__ = ["Column", "Counts", "Custom", "Moments", "Neighbours", "Norm", "Query", "regression_moments"]

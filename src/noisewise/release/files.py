@@ -1,0 +1,173 @@
+"""Release documents on disk: JSON, and long arrays in files beside it, each with its SHA-256."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pydantic
+
+from noisewise.release.document import Release
+from noisewise.release.noise import LAWS
+from noisewise.release.schema import (
+    FORMAT,
+    MECHANISM_DOCUMENTS,
+    QUERY_DOCUMENTS,
+    VERSION,
+    ArrayFile,
+    ReleaseDocument,
+    read_document,
+    write_document,
+)
+
+Encoding = Literal["npy", "parquet"]
+
+
+def save(release: Release, path: Path, *, arrays: Encoding = "npy", inline: int = 1000) -> Path:
+    """Write the document; arrays of more than ``inline`` numbers go to ``<stem>.<name>.npy`` (or ``.parquet``) beside it.
+
+    Nothing is written before the whole document is known to be valid, and the document itself last and at once.
+    """
+    if arrays not in ("npy", "parquet"):
+        raise ValueError(f"arrays must be 'npy' or 'parquet'; got {arrays!r}.")
+    beside: dict[str, bytes] = {}
+
+    def store(name: str, array: np.ndarray) -> float | list[float] | ArrayFile:
+        if array.ndim == 0:
+            return float(array)
+        if array.size <= inline:
+            return [float(number) for number in array]
+        content = _encode(array, arrays)
+        file = f"{path.stem}.{name}.{arrays}"
+        beside[file] = content
+        return ArrayFile(file=file, encoding=arrays, size=array.size, sha256=hashlib.sha256(content).hexdigest())
+
+    text = json.dumps(write_document(release, store).model_dump(mode="json"), indent=2, allow_nan=False) + "\n"
+    for file, content in beside.items():
+        _write(path.with_name(file), content)
+    _write(path, text.encode())
+    return path
+
+
+def load(path: Path) -> Release:
+    """Read a document, check it and the files it names, and build the release."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise ValueError(f"The release document {path.name!r} cannot be read: {problem}.") from None
+    try:
+        raw = json.loads(text)
+    except json.JSONDecodeError as problem:
+        raise ValueError(f"{path.name!r} is not a release document: it is not JSON ({problem}).") from None
+    try:
+        _check_known(raw)
+        document = ReleaseDocument.model_validate_json(text)
+        return read_document(document, lambda numbers: _fetch(numbers, path.parent))
+    except pydantic.ValidationError as problem:
+        raise ValueError(f"The release document {path.name!r} is not valid {_first_error(problem)}.") from None
+    except ValueError as problem:
+        raise ValueError(f"The release document {path.name!r} is refused. {problem}") from None
+
+
+def _check_known(raw: Any) -> None:
+    """Refuse what this version of noisewise does not know, saying what it does know."""
+    if not isinstance(raw, dict) or raw.get("format") != FORMAT:
+        found = raw.get("format") if isinstance(raw, dict) else type(raw).__name__
+        raise ValueError(f"Its format is {found!r}; supported is {FORMAT!r}.")
+    if raw.get("version") != VERSION:
+        raise ValueError(
+            f"Its version is {raw.get('version')!r}; supported is {VERSION}. Update noisewise, or write it afresh."
+        )
+    if raw.get("postprocessing"):
+        raise ValueError(
+            f"Its values were post-processed ({raw['postprocessing']}); supported are values as the mechanism made them, "
+            "without rounding, truncation or consistency. Ask for those."
+        )
+    kinds = {document.model_fields["kind"].default for document in QUERY_DOCUMENTS.values()}
+    mechanisms = {document.model_fields["kind"].default for document in MECHANISM_DOCUMENTS.values()}
+    for number, part in enumerate(_list(raw.get("measurements")), start=1):
+        mechanism = _dict(_dict(part).get("mechanism"))
+        _check_name(number, "mechanism", mechanism.get("kind"), mechanisms)
+        _check_name(number, "query", _dict(mechanism.get("query")).get("kind"), kinds)
+        _check_name(number, "noise law", _dict(mechanism.get("noise")).get("law"), set(LAWS))
+
+
+def _check_name(number: int, what: str, found: Any, known: set[str]) -> None:
+    if isinstance(found, str) and found not in known:
+        raise ValueError(f"Measurement {number} has the {what} {found!r}; supported: {', '.join(sorted(known))}.")
+
+
+def _dict(value: Any) -> dict:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list:
+    return value if isinstance(value, list) else []
+
+
+def _first_error(problem: pydantic.ValidationError) -> str:
+    first = problem.errors(include_url=False)[0]
+    where = ".".join(str(step) for step in first["loc"]) or "as a whole"
+    more = f" (and {problem.error_count() - 1} more)" if problem.error_count() > 1 else ""
+    return f"at {where}: {first['msg'].lower()}; got {str(first.get('input'))[:80]!r}{more}"
+
+
+def _fetch(numbers: float | list[float] | ArrayFile, folder: Path) -> np.ndarray:
+    if not isinstance(numbers, ArrayFile):
+        return np.asarray(numbers, dtype=float)
+    name = numbers.file
+    if not name or name in (".", "..") or "/" in name or "\\" in name or "\0" in name or Path(name).name != name:
+        raise ValueError(f"It names the array file {name!r}; only plain names of files in the same folder are read.")
+    path = folder / name
+    if path.is_symlink() or not path.is_file():
+        raise ValueError(
+            f"Its array file {name!r} is not an ordinary file in the same folder; keep the files together."
+        )
+    content = path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != numbers.sha256:
+        raise ValueError(
+            f"Its array file {name!r} is not the one it was written with (the SHA-256 differs); copy both again."
+        )
+    array = _decode(content, numbers.encoding)
+    if array.shape != (numbers.size,):
+        raise ValueError(
+            f"Its array file {name!r} has shape {array.shape}; {numbers.size} numbers in a row were announced."
+        )
+    return array
+
+
+def _encode(array: np.ndarray, encoding: Encoding) -> bytes:
+    if encoding == "npy":
+        buffer = io.BytesIO()
+        np.save(buffer, array.astype("<f8"), allow_pickle=False)
+        return buffer.getvalue()
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    sink = pa.BufferOutputStream()
+    parquet.write_table(pa.table({"values": array.astype(float)}), sink)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def _decode(content: bytes, encoding: Encoding) -> np.ndarray:
+    try:
+        if encoding == "npy":
+            return np.asarray(np.load(io.BytesIO(content), allow_pickle=False), dtype=float)
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        return np.asarray(parquet.read_table(pa.BufferReader(content)).column("values").to_numpy(), dtype=float)
+    except Exception as problem:
+        raise ValueError(f"An array file is not {encoding} of numbers: {problem}.") from None
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write to a temporary name and rename, so that a reader never sees half a file."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_bytes(content)
+    os.replace(part, path)
