@@ -24,8 +24,12 @@ _ROOMS = {
 }
 _NAMES = {
     "Column": "noisewise.release.queries",
+    "ConvergenceWarning": "noisewise.result",
     "Measurement": "noisewise.release.document",
     "Release": "noisewise.release.document",
+    "explain": "noisewise.inference",
+    "publish": "noisewise.release.publish",
+    "sample": "noisewise.inference",
 }
 
 if TYPE_CHECKING:
@@ -33,11 +37,15 @@ if TYPE_CHECKING:
     from noisewise import engines as engines
     from noisewise import models as models
     from noisewise import private as private
+    from noisewise.inference import explain as explain
+    from noisewise.inference import sample as sample
     from noisewise.release import noise as noise
     from noisewise.release import queries as queries
     from noisewise.release.document import Measurement as Measurement
     from noisewise.release.document import Release as Release
+    from noisewise.release.publish import publish as publish
     from noisewise.release.queries import Column as Column
+    from noisewise.result import ConvergenceWarning as ConvergenceWarning
 
 __all__ = ["__version__", *_ROOMS, *_NAMES]
 

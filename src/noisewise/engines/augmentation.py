@@ -35,6 +35,7 @@ from noisewise.typing import Key, Records, Theta
 ThetaMove = Literal["conjugate", "random_walk", "hmc"]
 
 _BLOCK_ACCEPTANCE = 0.5
+_BLOCK_GAIN = 4.0
 _START_INFLATION = 2.0
 _SMALL = 2_000
 
@@ -47,9 +48,8 @@ class AugmentationState(eqx.Module):
     centred: Walk
     non_centred: Walk
     log_block: Float[Array, ""]
-    seen: Float[Array, ""]
     turn: Int[Array, ""]
-    log_density: Float[Array, ""]
+    tuned: Float[Array, ""]
 
 
 class AugmentationKernel(Kernel):
@@ -69,7 +69,6 @@ class AugmentationKernel(Kernel):
 
     def init(self, key: Key, start: Theta) -> AugmentationState:
         records = self.model.simulate(key, start, self.n)
-        total = jnp.sum(self.release.statistics(records), axis=0)
         walk = Walk.start(*self.surrogate)
         return AugmentationState(
             theta=start,
@@ -77,25 +76,11 @@ class AugmentationKernel(Kernel):
             centred=walk,
             non_centred=walk,
             log_block=jnp.log(jnp.asarray(float(self.block or 1))),
-            seen=jnp.ones(()),
             turn=jnp.zeros((), dtype=int),
-            log_density=self.release.log_density(total),
+            tuned=jnp.zeros(()),
         )
 
     def step(self, key: Key, state: AugmentationState) -> tuple[AugmentationState, Info]:
-        state, info, _ = self._iterate(key, state, tuning=False)
-        return state, info
-
-    def tune(self, key: Key, state: AugmentationState) -> tuple[AugmentationState, Info]:
-        state, info, acceptance = self._iterate(key, state, tuning=True)
-        if self.block is None:
-            gain = 4.0 * (state.seen + 1.0) ** -0.6
-            log_block = state.log_block + gain * (info.stats["acceptance_rate"] - _BLOCK_ACCEPTANCE)
-            log_block = jnp.clip(log_block, 0.0, jnp.log(float(self.window)))
-            state = eqx.tree_at(lambda s: s.log_block, state, log_block)
-        return eqx.tree_at(lambda s: s.seen, state, state.seen + 1.0), info
-
-    def _iterate(self, key: Key, state: AugmentationState, *, tuning: bool) -> tuple[AugmentationState, Info, None]:
         sweep_key, theta_key, inverse_key, walk_key = jax.random.split(key, 4)
         model, release = self.model, self.release
         windows = -(-self.n // self.window)
@@ -113,42 +98,51 @@ class AugmentationKernel(Kernel):
         records = swept.records
         stats = {"acceptance_rate": swept.acceptance_rate, "min_acceptance": swept.min_acceptance}
 
-        before = state.theta
-        theta, centred = self._centred_move(theta_key, before, records, state.centred, tuning=tuning)
-        within = jax.tree.map(lambda new, old: 0.5 * (new - old) ** 2, theta, before) if model.conjugate else {}
+        theta = self._centred_move(theta_key, state, records, stats)
+        conjugate = self.theta_move == "conjugate"
+        within = jax.tree.map(lambda new, old: 0.5 * (new - old) ** 2, theta, state.theta) if conjugate else {}
 
-        non_centred = state.non_centred
         if self.interweave:
             u = model.inverse(theta, records, inverse_key)
-            free = model.unconstrain(theta)
-            walked = interweave(walk_key, model, release, free, u, non_centred, move=self.move, moves=self.moves)
+            walk = state.non_centred
+            walked = interweave(
+                walk_key, model, release, model.unconstrain(theta), u, walk, move=self.move, moves=self.moves
+            )
             theta = model.constrain(walked.position)
             records = model.transform(theta, u)
             stats["interweave_acceptance"] = walked.acceptance
-            if tuning:
-                non_centred = non_centred.learn(walked.position, walked.acceptance)
-        log_density = release.log_density(jnp.sum(release.statistics(records), axis=0))
-        stats["noise_lp"] = log_density
-        state = AugmentationState(
-            theta, records, centred, non_centred, state.log_block, state.seen, state.turn + 1, log_density
+        stats["noise_lp"] = release.log_density(jnp.sum(release.statistics(records), axis=0))
+        moved = eqx.tree_at(lambda s: (s.theta, s.records, s.turn), state, (theta, records, state.turn + 1))
+        return moved, Info(stats, within)
+
+    def adapt(self, state: AugmentationState, info: Info) -> AugmentationState:
+        stats, position = info.stats, self.model.unconstrain(state.theta)
+        centred, non_centred, log_block = state.centred, state.non_centred, state.log_block
+        if "theta_acceptance" in stats:
+            centred = centred.learn(position, stats["theta_acceptance"])
+        if self.interweave:
+            non_centred = non_centred.learn(position, stats["interweave_acceptance"])
+        if self.block is None:
+            gain = _BLOCK_GAIN * (state.tuned + 1.0) ** -0.6
+            log_block = log_block + gain * (stats["acceptance_rate"] - _BLOCK_ACCEPTANCE)
+            log_block = jnp.clip(log_block, 0.0, jnp.log(float(self.window)))
+        return AugmentationState(
+            state.theta, state.records, centred, non_centred, log_block, state.turn, state.tuned + 1.0
         )
-        return state, Info(stats, within), None
 
     def _propose(self, key: Key, theta: Theta, current: Records) -> tuple[Records, Float[Array, " m"]]:
         return self.model.simulate(key, theta, self.window), jnp.zeros(self.window)
 
-    def _centred_move(
-        self, key: Key, theta: Theta, records: Records, walk: Walk, *, tuning: bool
-    ) -> tuple[Theta, Walk]:
+    def _centred_move(self, key: Key, state: AugmentationState, records: Records, stats: dict[str, Array]) -> Theta:
         if self.theta_move == "conjugate":
-            return self.model.update(key, theta, records), walk
-        move = random_walk if self.theta_move == "random_walk" else hamiltonian
-        walked = (
-            random_walk(key, self._complete_data_target(records), self.model.unconstrain(theta), walk, moves=self.moves)
-            if move is random_walk
-            else hamiltonian(key, self._complete_data_target(records), self.model.unconstrain(theta), walk)
-        )
-        return self.model.constrain(walked.position), walk.learn(walked.position, walked.acceptance) if tuning else walk
+            return self.model.update(key, state.theta, records)
+        target, position = self._complete_data_target(records), self.model.unconstrain(state.theta)
+        if self.theta_move == "random_walk":
+            walked = random_walk(key, target, position, state.centred, moves=self.moves)
+        else:
+            walked = hamiltonian(key, target, position, state.centred)
+        stats["theta_acceptance"] = walked.acceptance
+        return self.model.constrain(walked.position)
 
     def _complete_data_target(self, records: Records) -> LogTarget:
         def log_target(free: Float[Array, " d"]) -> Float[Array, ""]:
@@ -164,7 +158,7 @@ class AugmentationKernel(Kernel):
     def predict(self, key: Key, state: AugmentationState) -> dict[str, Array]:
         total = jnp.sum(self.release.statistics(state.records), axis=0)
         simulated = self.release.simulate(key, total)
-        return {f"m{j}": value for j, value in enumerate(simulated)}
+        return dict(zip(self.release.names, simulated, strict=True))
 
     def latent(self, state: AugmentationState) -> Records:
         return state.records

@@ -10,7 +10,7 @@ supports, dispersed.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -71,7 +71,7 @@ def fit_surrogate(key: Key, model: Model, release: Release, n: int) -> Surrogate
     mean, covariance = _moments(free, jnp.zeros(_PARTICLES))
     prior_scale = jnp.diag(covariance)
 
-    def anneal(carry: tuple[Array, ...], key: Key) -> tuple[tuple[Array, ...], None]:
+    def anneal(carry: Any, key: Key) -> tuple[Any, None]:
         free, log_proposal, mean, covariance = carry
         likelihood, log_prior = score(free), prior(free)
         base = _finite(log_prior - log_proposal)

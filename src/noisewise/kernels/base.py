@@ -2,8 +2,8 @@
 
 Every kernel is a frozen pytree whose array leaves may change without recompilation, and whose functions are pure:
 ``init(key, start) -> State``, ``step(key, state) -> (State, Info)``. The state holds what the next step needs, the info
-what a person may want to see. :meth:`Kernel.tune` is the step of the tuning phase: it may adapt what the state carries
-of the proposal; :meth:`Kernel.step` never does, so that its target stays invariant.
+what a person may want to see. In the tuning phase each step is followed by :meth:`Kernel.adapt`, which may change what
+the state carries of the proposal; :meth:`Kernel.step` never does, so that its target stays invariant.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Kernel(eqx.Module):
     def step(self, key: Key, state: State) -> tuple[State, Info]:
         """One transition."""
 
-    def tune(self, key: Key, state: State) -> tuple[State, Info]:
-        """One transition of the tuning phase, after which proposals may have adapted."""
-        return self.step(key, state)
+    def adapt(self, state: State, info: Info) -> State:
+        """The state with its proposal adapted to the step just made; called in the tuning phase only."""
+        return state
 
     @abstractmethod
     def theta(self, state: State) -> Theta:

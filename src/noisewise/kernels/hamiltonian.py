@@ -7,6 +7,8 @@ volume, so the test makes the target invariant. Checked by ``tests/kernels/test_
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -25,8 +27,8 @@ def hamiltonian(key: Key, log_target: LogTarget, position: Float[Array, " d"], w
     step = jnp.exp(walk.log_scale) * jax.random.uniform(jitter_key, minval=0.8, maxval=1.2, dtype=float)
     value, slope = value_and_slope(position)
 
-    def leap(carry: tuple[Array, ...], _: None) -> tuple[tuple[Array, ...], None]:
-        position, momentum, slope, _ = carry
+    def leap(carry: Any, _: None) -> tuple[Any, None]:
+        position, momentum, slope = carry[:3]
         momentum = momentum + 0.5 * step * walk.factor.T @ slope
         position = position + step * walk.factor @ momentum
         value, slope = value_and_slope(position)

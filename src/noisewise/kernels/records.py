@@ -16,7 +16,7 @@ records at the end, so rounding does not accumulate. Checked by
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -98,7 +98,7 @@ def accept_in_turn(
     Row j of ``steps`` is the change of the total, and of ``log (q f)`` in the last column, if block j were accepted.
     """
 
-    def turn(carry: tuple[Array, ...]) -> tuple[Array, ...]:
+    def turn(carry: Any) -> Any:
         j, total, log_g, accepted, summed, least = carry
         row = lax.dynamic_index_in_dim(steps, j, keepdims=False)
         moved = total + row[:-1]

@@ -13,7 +13,7 @@ Checked by ``tests/kernels/test_walk.py``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -101,7 +101,7 @@ def random_walk(key: Key, log_target: LogTarget, position: Float[Array, " d"], w
     steps = jnp.exp(walk.log_scale) * jnp.sum(walk.factor * normals[:, None, :], axis=-1)
     log_uniform = -jax.random.exponential(accept_key, (moves,), dtype=float)
 
-    def move(carry: tuple[Array, ...], draws: tuple[Array, Array]) -> tuple[tuple[Array, ...], Array]:
+    def move(carry: tuple[Array, Array], draws: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:
         position, current = carry
         step, log_u = draws
         candidate = position + step
@@ -127,7 +127,7 @@ def elliptical_slice(key: Key, log_target: LogTarget, position: Float[Array, " d
     def point(angle: Array) -> Array:
         return here * jnp.cos(angle) + other * jnp.sin(angle)
 
-    def shrink(carry: tuple[Array, ...]) -> tuple[Array, ...]:
+    def shrink(carry: Any) -> Any:
         angle, low, high, _, tries = carry
         low, high = jnp.where(angle < 0, angle, low), jnp.where(angle < 0, high, angle)
         angle = low + (high - low) * jax.random.uniform(jax.random.fold_in(shrink_key, tries), dtype=float)

@@ -1,0 +1,95 @@
+"""Which engine computes a posterior: every engine is asked, the first exact one that can is taken, and the reason is kept."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+
+from noisewise.engines.base import Engine, Support
+from noisewise.models.base import Model
+from noisewise.release.document import Release
+
+# in the order of preference: engines without Markov chains first; approximate engines are only ever named, never chosen
+_ENGINES = {
+    "augmentation": "noisewise.engines.augmentation:Augmentation",
+}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An engine with its answer for one pair of model and release."""
+
+    engine: Engine
+    support: Support
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The engine that runs, why, and what the others said."""
+
+    engine: Engine
+    reason: str
+    candidates: tuple[Candidate, ...]
+
+    def __str__(self) -> str:
+        rows = [("engine", "exact", "runs", "why", "cost")]
+        for candidate in self.candidates:
+            chosen = candidate.engine.name == self.engine.name
+            runs = "chosen" if chosen else "could" if candidate.support.ok else "cannot"
+            exact = "yes" if candidate.engine.exact else "no"
+            rows.append((candidate.engine.name, exact, runs, candidate.support.reason, candidate.support.cost))
+        widths = [max(len(row[j]) for row in rows) for j in range(5)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        return "\n".join([*lines, "", self.reason])
+
+
+def engine_named(name: str) -> Engine:
+    """The engine of this name, with its default settings."""
+    if name not in _ENGINES:
+        known = ", ".join(repr(known) for known in ("auto", *_ENGINES))
+        raise ValueError(f"method must be one of {known}, or an engine object; got {name!r}.")
+    module, _, attribute = _ENGINES[name].partition(":")
+    engine: Engine = getattr(importlib.import_module(module), attribute)()
+    return engine
+
+
+def choose(model: Model, release: Release, method: str | Engine = "auto") -> Choice:
+    """The engine for a pair of model and release, or a ``ValueError`` that says why there is none."""
+    check_pair(model, release)
+    candidates = tuple(
+        Candidate(engine, engine.supports(model, release)) for engine in (engine_named(name) for name in _ENGINES)
+    )
+    if method != "auto":
+        engine = method if isinstance(method, Engine) else engine_named(method)
+        support = engine.supports(model, release)
+        if not support.ok:
+            raise ValueError(
+                f"The {engine.name} engine cannot do this model and release: {support.reason}. "
+                'Leave method="auto" to have an engine chosen, or see nw.explain(model, release).'
+            )
+        others = tuple(c for c in candidates if c.engine.name != engine.name)
+        return Choice(engine, f"{engine.name}: asked for by name.", (Candidate(engine, support), *others))
+    able = [candidate for candidate in candidates if candidate.support.ok and candidate.engine.exact]
+    if not able:
+        reasons = "; ".join(f"{candidate.engine.name}: {candidate.support.reason}" for candidate in candidates)
+        raise ValueError(f"No exact engine can do this model and release. {reasons}.")
+    best = able[0]
+    passed = [f"{c.engine.name} cannot: {c.support.reason}" for c in candidates[: candidates.index(best)]]
+    reason = ". ".join([f"{best.engine.name}: {best.support.reason}", *passed]) + "."
+    return Choice(best.engine, reason, candidates)
+
+
+def check_pair(model: Model, release: Release) -> None:
+    """Refuse a pair that has nothing to say to each other."""
+    if not isinstance(model, Model):
+        raise ValueError(f"model must be a noisewise model, for example nw.models.Normal(...); got {model!r}.")
+    if not isinstance(release, Release):
+        raise ValueError(f"release must be a nw.Release; got {release!r}. nw.Release.load(path) reads a document.")
+    unknown = [name for name in release.columns if name not in model.columns]
+    if unknown:
+        raise ValueError(
+            f"The release reads the columns {unknown}, which the model does not describe: its columns are "
+            f"{list(model.columns)}. Rename the model's columns, or take a model that describes them."
+        )
+    if not release.columns:
+        raise ValueError("The release says nothing about the model: its measurements read no column of the records.")

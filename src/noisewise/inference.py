@@ -1,0 +1,179 @@
+"""What the analyst calls: the posterior of a model given a release, and which engine computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from noisewise import checkpoint as checkpoints
+from noisewise.compilation import use_compilation_cache
+from noisewise.engines.base import Engine, Sampler
+from noisewise.engines.choose import Choice, choose
+from noisewise.kernels.base import Kernel
+from noisewise.models.base import Model
+from noisewise.release.document import Release
+from noisewise.result import build_tree, smallest_ess
+from noisewise.run import START, Settings, fresh_seed, run_kernel, run_sampler
+from noisewise.typing import Key, Theta
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+_BUILD = 2**32 - 1
+
+
+def sample(
+    model: Model,
+    release: Release,
+    *,
+    draws: int = 1000,
+    tune: int = 1000,
+    chains: int = 4,
+    random_seed: int | None = None,
+    method: str | Engine = "auto",
+    thin: int = 1,
+    target_ess: float | None = None,
+    initvals: Mapping[str, Any] | None = None,
+    keep_latent: int = 0,
+    checkpoint: str | Path | None = None,
+    progressbar: bool = True,
+) -> xr.DataTree:
+    r"""Draw from ``p(theta | release)``, the posterior that counts sampling, clamping and privacy noise.
+
+    Parameters
+    ----------
+    model, release
+        A model of the confidential records and what was published of them.
+    draws, tune, chains, thin
+        Recorded draws and tuning steps a chain, number of chains, and steps a recorded draw.
+    random_seed
+        A seed, or None for one from the operating system; it is recorded either way.
+    method
+        ``"auto"`` takes the best exact engine (see :func:`explain`); or an engine's name, or an engine object.
+    target_ess
+        Go on past ``draws`` until the smallest bulk effective sample size reaches this.
+    initvals
+        Starting values of parameters by name, for all chains (last axes) or one a chain (first axis).
+    keep_latent
+        How many imputed confidential databases to keep, in the group ``latent_data``.
+    checkpoint
+        A file that is kept up to date and from which the same call goes on, to the very same draws.
+    progressbar
+        Whether to show progress on a terminal.
+
+    Returns
+    -------
+    xarray.DataTree
+        Groups ``posterior``, ``sample_stats``, ``observed_data``, ``release``, and, where there are any,
+        ``posterior_predictive``, ``exact`` and ``latent_data``. A run that has not converged warns, and says so in
+        ``attrs["noisewise_verdict"]``.
+
+    >>> import noisewise as nw
+    >>> query = nw.queries.Moments({"x": nw.Column(-10, 10)}, [{"x": 1}])
+    >>> release = nw.Release([nw.Measurement(query, nw.noise.Laplace(20.0), [104.0])], n=100)
+    >>> dt = nw.sample(nw.models.Normal(mean_prior=(0, 2), sd=1), release, random_seed=1)
+    >>> 0.8 < float(dt.posterior["mean"].mean()) < 1.2
+    True
+    """
+    use_compilation_cache()
+    settings = Settings(
+        draws,
+        tune,
+        chains,
+        thin,
+        target_ess,
+        keep_latent,
+        None if checkpoint is None else Path(checkpoint),
+        progressbar,
+    )
+    choice = choose(model, release, method)
+    seed = _seed(random_seed, settings.checkpoint)
+    source = choice.engine.build(model, release, jax.random.fold_in(jax.random.key(seed), _BUILD))
+    if isinstance(source, Sampler):
+        _refuse_for_samplers(choice.engine, settings, initvals)
+        trace = run_sampler(source, settings, seed)
+        exact = source.exact()
+    else:
+        starts = _starts(choice.engine, source, initvals, chains)
+        identity = checkpoints.fingerprint(model, release, choice.engine, _plain(initvals))
+        trace = run_kernel(source, starts, settings, seed, identity=identity, effective=smallest_ess)
+        exact = None
+    return build_tree(
+        trace,
+        model,
+        release,
+        choice.engine,
+        reason=choice.reason,
+        seed=seed,
+        settings=settings,
+        exact=exact,
+        independent=isinstance(source, Sampler),
+    )
+
+
+def explain(model: Model, release: Release, method: str | Engine = "auto") -> Choice:
+    """Which engine would run, why, and why not each of the others; print it for a table.
+
+    >>> import noisewise as nw
+    >>> query = nw.queries.Counts(levels={"y": 2, "x1": 2}, tables=[("y", "x1")])
+    >>> release = nw.Release([nw.Measurement(query, nw.noise.Laplace(2.0), [[[9.0, 4.1], [2.2, 6.3]]])], n=20)
+    >>> nw.explain(nw.models.NaiveBayes(classes=2, features=[2]), release).engine.exact
+    True
+    """
+    return choose(model, release, method)
+
+
+def _seed(random_seed: int | None, checkpoint: Path | None) -> int:
+    if random_seed is None:
+        return checkpoints.seed_of(checkpoint) if checkpoint is not None and checkpoint.exists() else fresh_seed()
+    if isinstance(random_seed, bool) or not isinstance(random_seed, int | np.integer) or not 0 <= random_seed < 2**63:
+        raise ValueError(f"random_seed must be a whole number from 0 to 2^63 - 1, or None; got {random_seed!r}.")
+    return int(random_seed)
+
+
+def _plain(initvals: Mapping[str, Any] | None) -> dict[str, np.ndarray]:
+    return {name: np.asarray(value, dtype=float) for name, value in (initvals or {}).items()}
+
+
+def _refuse_for_samplers(engine: Engine, settings: Settings, initvals: Mapping[str, Any] | None) -> None:
+    asked = [
+        name
+        for name, given in (
+            ("keep_latent", settings.keep_latent),
+            ("checkpoint", settings.checkpoint),
+            ("initvals", initvals),
+        )
+        if given
+    ]
+    if asked:
+        raise ValueError(
+            f"The {engine.name} engine draws independently, without latent records or a chain, so {', '.join(asked)} "
+            'has no meaning for it; leave it out, or ask for method="augmentation".'
+        )
+
+
+def _starts(engine: Engine, kernel: Kernel, initvals: Mapping[str, Any] | None, chains: int) -> Any:
+    """A function from chain keys to starting values: the engine's own, overridden by the given ones."""
+    given = _plain(initvals)
+
+    def starts(keys: Key) -> Theta:
+        start_keys = jax.vmap(lambda key: jax.random.fold_in(key, START))(keys)
+        theta = jax.vmap(lambda key: engine.start(kernel, key))(start_keys)
+        for name, value in given.items():
+            if name not in theta:
+                raise ValueError(f"initvals names {name!r}, but the model's parameters are {list(theta)}.")
+            shape = theta[name].shape
+            if value.shape not in (shape, shape[1:]) or not np.all(np.isfinite(value)):
+                raise ValueError(
+                    f"initvals[{name!r}] must be finite with shape {shape[1:]}, or {shape} for a value a chain; "
+                    f"got shape {value.shape}."
+                )
+            theta[name] = jnp.broadcast_to(jnp.asarray(value), shape)
+        return theta
+
+    return starts
