@@ -1,0 +1,30 @@
+"""The data holder's side: a differentially private posterior from the records themselves, under a budget.
+
+``budget = Budget(...)``, ``plan(method, budget, n=...)``, ``sample(target, records, plan)``. Neighbours are data sets of the same public
+size that differ in one record. Read ``docs/private`` first: the threat model, the accounting, and when one noisy
+statistic is better.
+"""
+
+from noisewise.private import accounting, targets
+from noisewise.private.barker import Barker
+from noisewise.private.budget import Budget
+from noisewise.private.hmc import HMC
+from noisewise.private.minibatch import MinibatchPenalty
+from noisewise.private.penalty import Penalty
+from noisewise.private.plan import Plan, plan
+from noisewise.private.records import Stream
+from noisewise.private.sample import sample
+
+__all__ = [
+    "HMC",
+    "Barker",
+    "Budget",
+    "MinibatchPenalty",
+    "Penalty",
+    "Plan",
+    "Stream",
+    "accounting",
+    "plan",
+    "sample",
+    "targets",
+]

@@ -1,9 +1,9 @@
 r"""What releases of Gaussian noise cost, in closed form: tight (epsilon, delta), zCDP and Renyi accounting.
 
 Neighbours are two data sets of the same, public size n that differ by the substitution of one record (``replace_one``);
-``mu`` is the thesis's number ``sum_i Delta_i^2 / (2 sigma_i^2)`` over all Gaussian releases, ``Delta_i`` the l2 sensitivity under
-that relation. A composition of Gaussian mechanisms, adaptive or not, has the normal privacy loss ``N(mu, 2 mu)`` (Sommer,
-Meiser and Mohammadi 2019), so one additive number is the whole ledger and
+``mu`` is the thesis's number ``sum_i Delta_i^2 / (2 sigma_i^2)`` over all Gaussian releases, ``Delta_i`` the l2
+sensitivity under that relation. A composition of Gaussian mechanisms, adaptive or not, has the normal privacy loss
+``N(mu, 2 mu)`` (Sommer, Meiser and Mohammadi 2019), so one additive number is the whole ledger and
 
     delta(epsilon) = (erfc((epsilon - mu)/(2 sqrt mu)) - e^epsilon erfc((epsilon + mu)/(2 sqrt mu))) / 2
 
@@ -56,7 +56,8 @@ def _checked_cost(value: float, name: str) -> float:
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
-    r"""The smallest delta at which Gaussian releases worth ``mu`` are (epsilon, delta)-DP. Neighbours: replace_one, no sampling.
+    r"""The smallest delta at which Gaussian releases worth ``mu`` are (epsilon, delta)-DP. Neighbours: replace_one, no
+    sampling.
 
     Theorems 2.11 (3), 3.2 and 4.3 of the thesis; tight. Written with ``erfcx(t) = e^{t^2} erfc(t)`` as
     ``e^{-t^2} (erfcx(t) - erfcx(u)) / 2``, ``t, u = (epsilon -+ mu) / (2 sqrt mu)``, so that small deltas keep their digits.
@@ -191,10 +192,11 @@ def rdp_subsampled(order: int, batch: int, n: int, rdp: Callable[[int], float]) 
 
 
 def rdp_barker(order: float, batch: int) -> float:
-    r"""The Renyi cost of one DP Barker release on its batch: ``lambda + N(0, 2 - s^2)`` (Theorem 3.3). Neighbours: replace_one.
+    r"""The Renyi cost of one DP Barker release on its batch: ``lambda + N(0, 2 - s^2)`` (Theorem 3.3). Neighbours:
+    replace_one.
 
-    The log-likelihood ratios are clipped at ``sqrt(batch)/(T n)``, so that the ratio's mean of ``batch`` terms moves by at most
-    ``2/sqrt(batch)`` and the variance ``s^2 <= 1`` by at most ``4 (batch - 1)/batch^2``:
+    The log-likelihood ratios are clipped at ``sqrt(batch)/(T n)``, so that the ratio's mean of ``batch`` terms moves by
+    at most ``2/sqrt(batch)`` and the variance ``s^2 <= 1`` by at most ``4 (batch - 1)/batch^2``:
 
         5/(2b) + log(2b/(b - 5a)) / (2(a - 1)) + 2a/(b - 5a),   1 < a < b/5
 

@@ -1,7 +1,8 @@
 """What was released, and what it costs: the steps of a run are facts, an accountant interprets them.
 
-A step keeps a sensitivity and a scale, never their ratio, because libraries disagree on which neighbours a "noise multiplier" is
-relative to. Every sensitivity is under substitution of one record (``replace_one``), data sets of the same public size.
+A step keeps a sensitivity and a scale, never their ratio, because libraries disagree on which neighbours a "noise
+multiplier" is relative to. Every sensitivity is under substitution of one record (``replace_one``), data sets of the
+same public size.
 """
 
 from __future__ import annotations

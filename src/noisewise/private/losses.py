@@ -1,11 +1,13 @@
 r"""Privacy-loss distributions of releases from a batch drawn without replacement, composed by dp-accounting.
 
-Sampling: fixed size, WITHOUT replacement; neighbours: replace_one. One release adds ``N(0, scale^2)`` to a statistic of the batch
-whose sensitivity, when one record OF THE BATCH is substituted, is ``sensitivity``; ``q = batch/n``. Two bounds on its privacy
-profile ``delta(epsilon)``, measured in units where the sensitivity is 1 and the noise ``s = scale/sensitivity``:
+Sampling: fixed size, WITHOUT replacement; neighbours: replace_one. One release adds ``N(0, scale^2)`` to a statistic of
+the batch whose sensitivity, when one record OF THE BATCH is substituted, is ``sensitivity``; ``q = batch/n``. Two bounds
+on its privacy profile ``delta(epsilon)``, measured in units where the sensitivity is 1 and the noise ``s =
+scale/sensitivity``:
 
 - ``"poisson"``, the default and what the thesis does: the pair ``q N(1, s^2) + (1-q) N(0, s^2)`` against
-  ``q N(-1, s^2) + (1-q) N(0, s^2)``. It lets the substitution move the statistic by twice its sensitivity, so it is conservative.
+  ``q N(-1, s^2) + (1-q) N(0, s^2)``. It lets the substitution move the statistic by twice its sensitivity, so it is
+  conservative.
 - ``"without_replacement"``: ``delta(log(1 + q(e^x - 1))) = q delta_G(x)`` for x >= 0, with ``delta_G`` the profile of the Gaussian
   release on the batch, and the profile for negative epsilon by symmetry.
 
@@ -15,8 +17,8 @@ divergence (Balle, Barthe and Gaboardi 2018, Theorem 2) gives, with ``beta = a'/
 
     H_a'(M(X) || M(X')) = q H_a(P || (1-beta) R + beta Q) <= q ((1-beta) H_a(P || R) + beta H_a(P || Q)).
 
-P and Q run the mechanism on batches that differ by one record. So do P and R under a coupling: draw the b-1 others of the batch
-uniformly from the n-1 common records, then replace i by a uniform record of the remaining ones: this is R. By joint
+P and Q run the mechanism on batches that differ by one record. So do P and R under a coupling: draw the b-1 others of
+the batch uniformly from the n-1 common records, then replace i by a uniform record of the remaining ones: this is R. By joint
 convexity both divergences are at most ``delta_G(x)``. The relation is symmetric, so the profile for epsilon < 0 follows
 from ``H_{1/a}(P||Q) = 1 - 1/a + H_a(Q||P)/a``; a profile that bounds H_a for every a > 0 is realised by a dominating pair, and
 dominating pairs compose adaptively (Zhu, Dong and Wang 2022, Theorem 10). The discretisation below connects the dots of
@@ -109,8 +111,8 @@ def pld_gaussian(mu: float, *, interval: float = INTERVAL) -> Any:
 def _symmetric_pmf(profile: Any, interval: float) -> Any:
     """Connect the dots of a profile that is the same in both directions; only epsilon >= 0 is evaluated.
 
-    The mass at -epsilon is e^-epsilon times the mass at epsilon, and what remains of one lies at a loss of zero: no difference of
-    numbers near one is formed.
+    The mass at -epsilon is e^-epsilon times the mass at epsilon, and what remains of one lies at a loss of zero: no
+    difference of numbers near one is formed.
     """
     from dp_accounting.pld import pld_pmf
 

@@ -1,0 +1,250 @@
+"""The private run itself: charge the budget, then one compiled programme over iterations and chains; only draws leave.
+
+Random numbers. Outside ``testing`` there is no seed: every iteration of every chain has its own 64-bit key of the
+operating system's generator, expanded by JAX's threefry. Under ``testing=True`` a seed is allowed, nothing is private,
+and the run also reports what must never leave: clip fractions, unnoised ratios, released values.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from jaxtyping import Array, Float, Int, UInt32
+
+import noisewise
+from noisewise.private.ledger import describe
+from noisewise.private.plan import Method, Plan
+from noisewise.private.records import Stream, Table, make_table
+from noisewise.private.targets import Target, as_target
+
+CHUNK = 256
+KeyData: TypeAlias = UInt32[np.ndarray, "steps chains 2"]
+KeySource: TypeAlias = Callable[[int, int, int], KeyData]
+
+
+def sample(
+    target: Any,
+    records: Mapping[str, Any] | Stream,
+    plan: Plan,
+    *,
+    initvals: Mapping[str, Any] | None = None,
+    chains: int = 1,
+    discard: float = 0.5,
+    testing: bool = False,
+    random_seed: int | None = None,
+    devices: Sequence[Any] | None = None,
+) -> xr.DataTree:
+    """A differentially private posterior sample: runs the plan on the records and charges its budget.
+
+    The chains share the plan's iterations. ``initvals`` (by name, one value or one for each chain) must not come from
+    the records; the default is the target's own starting point. The first ``discard`` of each chain is dropped.
+    ``devices`` spreads the records over JAX devices; a :class:`~noisewise.private.Stream` reads them from disk. Returns
+    a DataTree with groups ``posterior`` and ``sample_stats`` and, as root attributes, the guarantee.
+
+    The budget is charged before the first record is read: an interrupted run has spent its share.
+
+    >>> import numpy as np
+    >>> import noisewise as nw
+    >>> records = {"x": np.random.default_rng(1).normal(3.0, 1.0, (2000, 1))}
+    >>> target = nw.private.targets.Gaussian(covariance=[[1.0]], prior_variance=100.0)
+    >>> budget = nw.private.Budget(epsilon=4.0, delta=1e-5)
+    >>> plan = nw.private.plan(nw.private.Penalty(noise=0.5, clip=4.0, proposal=0.02), budget, n=2000)
+    >>> dt = nw.private.sample(target, records, plan, initvals={"theta": [2.9]})
+    >>> dt.attrs["neighbours"], dt.attrs["delta"]
+    ('replace_one', 1e-05)
+    """
+    if random_seed is not None and not testing:
+        raise ValueError(
+            "a private run takes no seed: whoever knows it can subtract the noise. Leave random_seed out, or say testing=True on "
+            "records that are not confidential."
+        )
+    if not 0 <= discard < 1:
+        raise ValueError(f"discard must lie in [0, 1); got {discard!r}.")
+    target = as_target(target)
+    each = per_chain(plan, chains)
+    method = plan.method.ready(target, plan.n)
+    table = matched_table(target, records, plan.n, devices)
+    start = starting_points(target, initvals, chains)
+    plan.budget.spend(plan.steps(each * chains), plan.accountant)
+    source = os_keys if random_seed is None else seeded_keys(random_seed)
+    draws, stats = run(method, target, table, start, each, source, probe=testing)
+    kept = int(discard * each)
+    return results(target, draws[:, kept:], {k: v[:, kept:] for k, v in stats.items()}, plan, random_seed, kept)
+
+
+def per_chain(plan: Plan, chains: int) -> int:
+    """The iterations of one chain, or a sentence where there is none."""
+    if chains != int(chains) or chains < 1:
+        raise ValueError(f"chains must be a whole number of at least 1; got {chains!r}.")
+    if plan.iterations < chains:
+        raise ValueError(
+            f"{chains} chains share {plan.iterations} iterations, less than one each: run fewer chains, or more noise."
+        )
+    return plan.iterations // chains
+
+
+def matched_table(
+    target: Target, records: Mapping[str, Any] | Stream, n: int, devices: Sequence[Any] | None
+) -> Table | Stream:
+    """The table of the columns the target reads, with the number of records the plan stated."""
+    names = set(records.source.columns) if isinstance(records, Stream) else set(records)
+    missing = set(target.columns) - names
+    if missing:
+        raise ValueError(f"the records lack the columns {sorted(missing)} of the target; they have {sorted(names)}.")
+    columns = records if isinstance(records, Stream) else {name: records[name] for name in target.columns}
+    table = make_table(columns, devices=devices)
+    if table.n != n:
+        raise ValueError(f"the plan was made for n = {n} records and there are {table.n}: plan again with the right n.")
+    return table
+
+
+def starting_points(target: Target, initvals: Mapping[str, Any] | None, chains: int) -> Float[Array, "chains d"]:
+    """One starting vector for each chain, finite and of finite prior density."""
+    if initvals is None:
+        points = jnp.broadcast_to(target.initial, (chains, target.size))
+    else:
+        shapes = {name: value.shape for name, value in target.named(target.initial).items()}
+        if set(shapes) != set(initvals):
+            raise ValueError(f"initvals must name {sorted(shapes)}; got {sorted(initvals)}.")
+        values = {name: jnp.asarray(initvals[name], dtype=float) for name in shapes}
+        for name, value in values.items():
+            if value.shape not in (shapes[name], (chains, *shapes[name])):
+                raise ValueError(
+                    f"initvals[{name!r}] has shape {value.shape}; give {shapes[name]}, or {(chains, *shapes[name])} for one each."
+                )
+        spread = {name: jnp.broadcast_to(value, (chains, *shapes[name])) for name, value in values.items()}
+        points = jax.vmap(target.vector)(spread)
+    if not bool(jnp.all(jnp.isfinite(jax.vmap(target.log_prior)(points)))):
+        raise ValueError("a starting point has no finite prior density; choose initvals inside the prior's support.")
+    return points
+
+
+def os_keys(first: int, steps: int, chains: int) -> KeyData:
+    """Fresh key data from the operating system, for every iteration of every chain."""
+    return np.frombuffer(os.urandom(8 * steps * chains), dtype=np.uint32).reshape(steps, chains, 2)
+
+
+def seeded_keys(seed: int) -> KeySource:
+    """Key data of a seed, for tests: a function of seed, chain and iteration alone, whatever the chunks and the other chains."""
+
+    @jax.jit
+    def data(iterations: Array, chains: Array) -> Array:
+        def one(iteration: Array, chain: Array) -> Array:
+            return jax.random.key_data(jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), chain), iteration))
+
+        return jax.vmap(lambda i: jax.vmap(lambda c: one(i, c))(chains))(iterations)
+
+    return lambda first, steps, chains: np.asarray(data(first + jnp.arange(CHUNK), jnp.arange(chains)))[:steps]
+
+
+@eqx.filter_jit
+def advance(
+    method: Method,
+    target: Target,
+    table: Table | Stream,
+    state: Any,
+    key_data: Int[Array, "chunk chains 2"],
+    steps: Int[Array, ""],
+    probe: bool,
+) -> tuple[Any, Float[Array, "chunk chains d"], dict[str, Array]]:
+    """``steps`` iterations of every chain, at most a chunk: one programme for any number of iterations, seed or setting."""
+
+    def one(data: Array, state: Any) -> tuple[Any, dict[str, Array]]:
+        return method.step(jax.random.wrap_key_data(data), state, target, table, probe=probe)
+
+    def iterate(index: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+        state, seen = carry
+        state, info = jax.vmap(one)(key_data[index], state)
+        seen = jax.tree.map(lambda buffer, value: buffer.at[index].set(value), seen, (state.theta, info))
+        return state, seen
+
+    shapes = jax.eval_shape(jax.vmap(one), key_data[0], state)
+    empty = jax.tree.map(
+        lambda leaf: jnp.zeros((key_data.shape[0], *leaf.shape), leaf.dtype), (shapes[0].theta, shapes[1])
+    )
+    state, (draws, infos) = jax.lax.fori_loop(0, steps, iterate, (state, empty))
+    return state, draws, infos
+
+
+def run(
+    method: Method,
+    target: Target,
+    table: Table | Stream,
+    start: Float[Array, "chains d"],
+    iterations: int,
+    keys: KeySource,
+    *,
+    probe: bool,
+) -> tuple[Float[np.ndarray, "chains draws d"], dict[str, np.ndarray]]:
+    """The chains' draws and what was seen of each iteration, ``(chains, iterations, ...)``. Charges nothing: see :func:`sample`."""
+    chains = start.shape[0]
+    state = jax.vmap(method.init)(start)
+    draws: list[np.ndarray] = []
+    infos: list[dict[str, np.ndarray]] = []
+    for first in range(0, iterations, CHUNK):
+        steps = min(CHUNK, iterations - first)
+        data = np.zeros((CHUNK, chains, 2), np.uint32)
+        data[:steps] = keys(first, steps, chains)
+        state, some, info = advance(method, target, table, state, jnp.asarray(data), jnp.asarray(steps), probe)
+        draws.append(np.asarray(some[:steps]))
+        infos.append({name: np.asarray(value[:steps]) for name, value in info.items()})
+    stats = {name: np.swapaxes(np.concatenate([info[name] for info in infos]), 0, 1) for name in infos[0]}
+    return np.swapaxes(np.concatenate(draws), 0, 1), stats
+
+
+def results(
+    target: Target,
+    draws: Float[np.ndarray, "chains draws d"],
+    stats: Mapping[str, np.ndarray],
+    plan: Plan,
+    seed: int | None,
+    discarded: int,
+) -> xr.DataTree:
+    """The DataTree: the draws under their names, the decisions visible from them, and the guarantee."""
+    named = jax.vmap(jax.vmap(target.named))(jnp.asarray(draws))
+    chains, kept = draws.shape[:2]
+    coords = {"chain": np.arange(chains), "draw": np.arange(kept)}
+    variables = {
+        name: (("chain", "draw", *(f"{name}_dim_{axis}" for axis in range(value.ndim - 2))), np.asarray(value))
+        for name, value in named.items()
+    }
+    tree = xr.DataTree.from_dict(
+        {
+            "posterior": xr.Dataset(variables, coords=coords),
+            "sample_stats": xr.Dataset(
+                {name: (("chain", "draw"), value) for name, value in stats.items()}, coords=coords
+            ),
+        }
+    )
+    tree.attrs = guarantee(plan) | {
+        "inference_library": "noisewise",
+        "inference_library_version": noisewise.__version__,
+        "created_at": datetime.now(UTC).isoformat(),
+        "noisewise_method": plan.method.name,
+        "discarded_draws": discarded,
+    }
+    if seed is not None:
+        tree.attrs["random_seed"] = seed
+    return tree
+
+
+def guarantee(plan: Plan) -> dict[str, Any]:
+    """What the data holder promises, as attributes: (epsilon, delta), the relation, the accountant, and the ledger's total."""
+    budget = plan.budget
+    return {
+        "epsilon": budget.epsilon,
+        "delta": budget.delta,
+        "neighbours": budget.neighbours,
+        "accountant": plan.accountant,
+        "accountant_says": describe(plan.accountant),
+        "epsilon_spent": budget.spent_epsilon(plan.accountant),
+        "number_of_records": plan.n,
+    }

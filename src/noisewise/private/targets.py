@@ -1,0 +1,487 @@
+r"""Targets of private samplers: a prior and the log likelihood of one record, with its gradient and Lipschitz bound.
+
+The posterior is ``p(theta) prod_i f(x_i | theta)^T``; ``temper`` is T, one unless the likelihood is tempered (``T =
+n0/n``). A sampler works on the parameters as one unconstrained vector. ``lipschitz`` is a number L with ``|log
+f(x|theta') - log f(x|theta)| <= L ||theta' - theta||`` for every record in the declared domain: then clipping at L
+changes nothing, and it is applied all the same, so that a record outside the domain costs accuracy and never privacy.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float
+
+from noisewise.models.base import Model
+from noisewise.typing import Key, Records, Theta
+
+_UNROLL = 8
+
+
+def as_float(value: Any) -> Array:
+    """A hyperparameter as a float64 array leaf, so that a new value never recompiles."""
+    return jnp.asarray(value, dtype=float)
+
+
+def project(x: Float[Array, "n d"], weights: Float[Array, " d"]) -> Float[Array, " n"]:
+    """``x @ weights``, as one fused loop when there are few columns."""
+    if x.shape[-1] > _UNROLL:
+        return x @ weights
+    return sum((x[:, j] * weights[j] for j in range(1, x.shape[-1])), start=x[:, 0] * weights[0])
+
+
+class Target(eqx.Module):
+    """A posterior to sample privately. Hyperparameters are array leaves."""
+
+    temper: eqx.AbstractVar[Array]
+
+    @property
+    @abstractmethod
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the records."""
+
+    @property
+    @abstractmethod
+    def initial(self) -> Float[Array, " d"]:
+        """A starting point that does not look at the records."""
+
+    @property
+    def lipschitz(self) -> Array | None:
+        """The Lipschitz bound of one record's log likelihood, or None where the model has none."""
+        return None
+
+    @property
+    def size(self) -> int:
+        """The length of the parameter vector."""
+        return int(self.initial.shape[0])
+
+    @abstractmethod
+    def log_prior(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
+        """The log prior density, up to a constant."""
+
+    @abstractmethod
+    def log_likelihoods(self, theta: Float[Array, " d"], records: Records) -> Float[Array, " n"]:
+        """``log f(x_i | theta)`` for each record, up to a function of the record."""
+
+    def log_ratios(self, theta: Float[Array, " d"], new: Float[Array, " d"], records: Records) -> Float[Array, " n"]:
+        """``log f(x_i | new) - log f(x_i | theta)`` for each record, untempered."""
+        return self.log_likelihoods(new, records) - self.log_likelihoods(theta, records)
+
+    def gradients(self, theta: Float[Array, " d"], records: Records) -> Float[Array, "n d"]:
+        """The gradient in theta of ``log f(x_i | theta)`` for each record, untempered."""
+
+        def one(record: Records) -> Array:
+            alone = {name: value[None] for name, value in record.items()}
+            return jax.grad(lambda value: self.log_likelihoods(value, alone)[0])(theta)
+
+        return jax.vmap(one)(records)
+
+    def named(self, theta: Float[Array, " d"]) -> Theta:
+        """The parameter vector as named variables of the posterior."""
+        return {"theta": theta}
+
+    def vector(self, theta: Mapping[str, Any]) -> Float[Array, " d"]:
+        """Named variables as the parameter vector."""
+        return as_float(theta["theta"])
+
+
+class Gaussian(Target):
+    r"""``x ~ N(theta, covariance)``, ``theta ~ N(0, prior_variance I)``: the thesis's Gaussian model. Column ``x`` of
+    shape (n, d).
+
+    >>> import numpy as np
+    >>> target = Gaussian(covariance=np.eye(2), prior_variance=100.0)
+    >>> mean, covariance = target.posterior({"x": np.ones((100, 2))})
+    >>> bool(abs(mean[0] - 1 / (1 + 1 / 1e4)) < 1e-12)
+    True
+    """
+
+    precision: Float[Array, "d d"]
+    prior_variance: Float[Array, ""]
+    temper: Float[Array, ""]
+
+    def __init__(self, *, covariance: Any, prior_variance: Any, temper: Any = 1.0) -> None:
+        self.precision = jnp.linalg.inv(as_float(covariance))
+        self.prior_variance, self.temper = as_float(prior_variance), as_float(temper)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return ("x",)
+
+    @property
+    def initial(self) -> Float[Array, " d"]:
+        return jnp.zeros(self.precision.shape[0])
+
+    def log_prior(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
+        return -0.5 * jnp.sum(theta**2) / self.prior_variance
+
+    def log_likelihoods(self, theta: Float[Array, " d"], records: Records) -> Float[Array, " n"]:
+        residual = records["x"] - theta
+        return -0.5 * jnp.sum(residual * (residual @ self.precision), axis=-1)
+
+    def log_ratios(self, theta: Float[Array, " d"], new: Float[Array, " d"], records: Records) -> Float[Array, " n"]:
+        weights = self.precision @ (new - theta)
+        return project(records["x"], weights) - jnp.dot(0.5 * (new + theta), weights)
+
+    def gradients(self, theta: Float[Array, " d"], records: Records) -> Float[Array, "n d"]:
+        return (records["x"] - theta) @ self.precision
+
+    def posterior(self, records: Records) -> tuple[Float[Array, " d"], Float[Array, "d d"]]:
+        """The closed-form posterior's mean and covariance."""
+        x = as_float(records["x"])
+        information = self.temper * len(x) * self.precision
+        covariance = jnp.linalg.inv(information + jnp.eye(self.size) / self.prior_variance)
+        return covariance @ (information @ jnp.mean(x, axis=0)), covariance
+
+
+class Banana(Target):
+    r"""The banana model of Theorem 5.2: ``x_j ~ N(u_j, variance_j)`` with ``u = (theta_1, theta_2 + a (theta_1 - m)^2 +
+    b, theta_3, ...)``.
+
+    The prior is ``Ban(0, prior_variance I, a, b, m)``, under which u is normal. Column ``x`` of shape (n, d). ``a = 0``
+    is a Gaussian.
+
+    >>> target = Banana(a=20.0, variances=[20.0, 2.5], prior_variance=1000.0)
+    >>> [float(value) for value in target.straighten(jnp.array([1.0, 3.0]))]
+    [1.0, 23.0]
+    """
+
+    a: Float[Array, ""]
+    b: Float[Array, ""]
+    m: Float[Array, ""]
+    precision: Float[Array, " d"]
+    prior_variance: Float[Array, ""]
+    temper: Float[Array, ""]
+
+    def __init__(
+        self, *, a: Any, variances: Any, prior_variance: Any, b: Any = 0.0, m: Any = 0.0, temper: Any = 1.0
+    ) -> None:
+        self.a, self.b, self.m = as_float(a), as_float(b), as_float(m)
+        self.precision = 1 / as_float(variances)
+        self.prior_variance, self.temper = as_float(prior_variance), as_float(temper)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return ("x",)
+
+    @property
+    def initial(self) -> Float[Array, " d"]:
+        return jnp.zeros(self.precision.shape[0])
+
+    def straighten(self, theta: Float[Array, "... d"]) -> Float[Array, "... d"]:
+        """u of theta: the coordinates in which prior and likelihood are normal."""
+        return theta.at[..., 1].add(self.a * (theta[..., 0] - self.m) ** 2 + self.b)
+
+    def bend(self, u: Float[Array, "... d"]) -> Float[Array, "... d"]:
+        """Theta of u."""
+        return u.at[..., 1].add(-self.a * (u[..., 0] - self.m) ** 2 - self.b)
+
+    def log_prior(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
+        return -0.5 * jnp.sum(self.straighten(theta) ** 2) / self.prior_variance
+
+    def log_likelihoods(self, theta: Float[Array, " d"], records: Records) -> Float[Array, " n"]:
+        return -0.5 * jnp.sum(self.precision * (records["x"] - self.straighten(theta)) ** 2, axis=-1)
+
+    def log_ratios(self, theta: Float[Array, " d"], new: Float[Array, " d"], records: Records) -> Float[Array, " n"]:
+        before, after = self.straighten(theta), self.straighten(new)
+        weights = self.precision * (after - before)
+        return project(records["x"], weights) - jnp.dot(0.5 * (after + before), weights)
+
+    def gradients(self, theta: Float[Array, " d"], records: Records) -> Float[Array, "n d"]:
+        residual = self.precision * (records["x"] - self.straighten(theta))
+        slope = jnp.zeros(self.size).at[0].set(2 * self.a * (theta[0] - self.m))
+        return residual + residual[:, 1:2] * slope
+
+    def posterior(self, records: Records) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+        """Mean and variances of the posterior of u, which is normal; :meth:`bend` its draws to have theta's (Theorem 5.2)."""
+        x = as_float(records["x"])
+        information = self.temper * len(x) * self.precision
+        total = information + 1 / self.prior_variance
+        return information * jnp.mean(x, axis=0) / total, 1 / total
+
+    def sample_posterior(self, key: Key, records: Records, size: int) -> Float[Array, "size d"]:
+        """Independent exact draws of theta given the records."""
+        mean, variance = self.posterior(records)
+        return self.bend(mean + jnp.sqrt(variance) * jax.random.normal(key, (size, self.size)))
+
+
+class Circle(Target):
+    """``log f(r | theta) = -a (theta_1^2 + theta_2^2 - r^2)^2`` with a flat prior. Column ``r`` of shape (n,)."""
+
+    a: Float[Array, ""]
+    temper: Float[Array, ""]
+
+    def __init__(self, *, a: Any, temper: Any = 1.0) -> None:
+        self.a, self.temper = as_float(a), as_float(temper)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return ("r",)
+
+    @property
+    def initial(self) -> Float[Array, " d"]:
+        return jnp.array([0.0, 1.0])
+
+    def log_prior(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
+        return jnp.zeros(())
+
+    def log_likelihoods(self, theta: Float[Array, " d"], records: Records) -> Float[Array, " n"]:
+        return -self.a * (jnp.sum(theta**2) - records["r"] ** 2) ** 2
+
+    def log_ratios(self, theta: Float[Array, " d"], new: Float[Array, " d"], records: Records) -> Float[Array, " n"]:
+        before, after = jnp.sum(theta**2), jnp.sum(new**2)
+        return -self.a * (after - before) * (after + before - 2 * records["r"] ** 2)
+
+    def gradients(self, theta: Float[Array, " d"], records: Records) -> Float[Array, "n d"]:
+        return (-4 * self.a * (jnp.sum(theta**2) - records["r"] ** 2))[:, None] * theta
+
+    def sample_posterior(self, key: Key, records: Records, size: int) -> Float[Array, "size 2"]:
+        """Independent exact draws: the squared radius is normal, cut at zero, and the angle uniform."""
+        square = as_float(records["r"]) ** 2
+        sd = jnp.sqrt(0.5 / (self.temper * self.a * len(square)))
+        mean = jnp.mean(square)
+        one, two = jax.random.split(key)
+        radius = jnp.sqrt(mean + sd * jax.random.truncated_normal(one, -mean / sd, jnp.inf, (size,)))
+        angle = jax.random.uniform(two, (size,), minval=0.0, maxval=2 * math.pi)
+        return radius[:, None] * jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=-1)
+
+
+class LogisticRegression(Target):
+    r"""``y ~ Bernoulli(sigmoid(x'beta))``, ``beta ~ N(0, prior_sd^2 I)``. Columns ``x`` (n, p) and ``y`` (n,) of zeros
+    and ones.
+
+    ``bound`` is the public bound on the norm of a row of ``x`` (put the column of ones for an intercept in ``x`` and
+    count it). The log likelihood of a record is then ``bound``-Lipschitz, because the log sigmoid has slope at most one:
+    no other clipping is needed.
+
+    >>> float(LogisticRegression(predictors=2, prior_sd=2.0, bound=1.5).lipschitz)
+    1.5
+    """
+
+    prior_sd: Float[Array, ""]
+    bound: Array | None
+    temper: Float[Array, ""]
+    predictors: int = eqx.field(static=True)
+
+    def __init__(self, *, predictors: int, prior_sd: Any, bound: Any = None, temper: Any = 1.0) -> None:
+        self.predictors, self.prior_sd, self.temper = predictors, as_float(prior_sd), as_float(temper)
+        self.bound = None if bound is None else as_float(bound)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return ("x", "y")
+
+    @property
+    def initial(self) -> Float[Array, " d"]:
+        return jnp.zeros(self.predictors)
+
+    @property
+    def lipschitz(self) -> Array | None:
+        return self.bound
+
+    def log_prior(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
+        return -0.5 * jnp.sum((theta / self.prior_sd) ** 2)
+
+    def log_likelihoods(self, theta: Float[Array, " d"], records: Records) -> Float[Array, " n"]:
+        signed = (2 * records["y"] - 1) * project(records["x"], theta)
+        return -jax.nn.softplus(-signed)
+
+    def gradients(self, theta: Float[Array, " d"], records: Records) -> Float[Array, "n d"]:
+        error = records["y"] - jax.nn.sigmoid(project(records["x"], theta))
+        return error[:, None] * records["x"]
+
+    def named(self, theta: Float[Array, " d"]) -> Theta:
+        return {"beta": theta}
+
+    def vector(self, theta: Mapping[str, Any]) -> Float[Array, " d"]:
+        return as_float(theta["beta"])
+
+
+class PoissonRegression(Target):
+    r"""``y ~ Poisson(exp(eta))``, ``eta = x'beta`` kept within ``+-predictor_bound``, ``beta ~ N(0, prior_sd^2 I)``.
+
+    Columns ``x`` (n, p) and ``y`` (n,).
+    With public bounds on the norm of a row of ``x``, on the counts (``largest``) and on the linear predictor, a record's
+    log likelihood ``y eta - exp(eta)`` is Lipschitz with ``bound max(largest - exp(-predictor_bound),
+    exp(predictor_bound))``. Without them it is not, and the sampler needs a clip bound.
+
+    >>> target = PoissonRegression(predictors=2, prior_sd=1.0, bound=1.0, largest=20.0, predictor_bound=2.0)
+    >>> round(float(target.lipschitz), 4)
+    19.8647
+    """
+
+    prior_sd: Float[Array, ""]
+    bound: Array | None
+    largest: Array | None
+    predictor_bound: Array | None
+    temper: Float[Array, ""]
+    predictors: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        *,
+        predictors: int,
+        prior_sd: Any,
+        bound: Any = None,
+        largest: Any = None,
+        predictor_bound: Any = None,
+        temper: Any = 1.0,
+    ) -> None:
+        self.predictors, self.prior_sd, self.temper = predictors, as_float(prior_sd), as_float(temper)
+        self.bound = None if bound is None else as_float(bound)
+        self.largest = None if largest is None else as_float(largest)
+        self.predictor_bound = None if predictor_bound is None else as_float(predictor_bound)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return ("x", "y")
+
+    @property
+    def initial(self) -> Float[Array, " d"]:
+        return jnp.zeros(self.predictors)
+
+    @property
+    def lipschitz(self) -> Array | None:
+        if self.bound is None or self.largest is None or self.predictor_bound is None:
+            return None
+        return self.bound * jnp.maximum(self.largest - jnp.exp(-self.predictor_bound), jnp.exp(self.predictor_bound))
+
+    def log_prior(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
+        return -0.5 * jnp.sum((theta / self.prior_sd) ** 2)
+
+    def log_likelihoods(self, theta: Float[Array, " d"], records: Records) -> Float[Array, " n"]:
+        eta = self._predictor(theta, records)
+        return records["y"] * eta - jnp.exp(eta)
+
+    def gradients(self, theta: Float[Array, " d"], records: Records) -> Float[Array, "n d"]:
+        free = project(records["x"], theta)
+        error = records["y"] - jnp.exp(self._predictor(theta, records))
+        if self.predictor_bound is not None:
+            error = jnp.where(jnp.abs(free) <= self.predictor_bound, error, 0.0)
+        return error[:, None] * records["x"]
+
+    def _predictor(self, theta: Float[Array, " d"], records: Records) -> Float[Array, " n"]:
+        eta = project(records["x"], theta)
+        return eta if self.predictor_bound is None else jnp.clip(eta, -self.predictor_bound, self.predictor_bound)
+
+    def named(self, theta: Float[Array, " d"]) -> Theta:
+        return {"beta": theta}
+
+    def vector(self, theta: Mapping[str, Any]) -> Float[Array, " d"]:
+        return as_float(theta["beta"])
+
+
+class Functions(Target):
+    """A target written as two JAX functions; see :func:`from_functions`."""
+
+    initial_theta: Theta
+    known_lipschitz: Array | None
+    temper: Float[Array, ""]
+    log_likelihood: Callable[[Theta, Records], Array] = eqx.field(static=True)
+    log_prior_of: Callable[[Theta], Array] = eqx.field(static=True)
+    column_names: tuple[str, ...] = eqx.field(static=True)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.column_names
+
+    @property
+    def initial(self) -> Float[Array, " d"]:
+        return ravel_pytree(self.initial_theta)[0]
+
+    @property
+    def lipschitz(self) -> Array | None:
+        return self.known_lipschitz
+
+    def log_prior(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
+        return self.log_prior_of(self.named(theta))
+
+    def log_likelihoods(self, theta: Float[Array, " d"], records: Records) -> Float[Array, " n"]:
+        names = self.named(theta)
+        return jax.vmap(lambda record: self.log_likelihood(names, record))(records)
+
+    def named(self, theta: Float[Array, " d"]) -> Theta:
+        return ravel_pytree(self.initial_theta)[1](theta)
+
+    def vector(self, theta: Mapping[str, Any]) -> Float[Array, " d"]:
+        return ravel_pytree({name: as_float(theta[name]) for name in self.initial_theta})[0]
+
+
+def from_functions(
+    log_likelihood: Callable[[Theta, Records], Array],
+    log_prior: Callable[[Theta], Array],
+    *,
+    initial: Mapping[str, Any],
+    columns: tuple[str, ...],
+    lipschitz: float | None = None,
+    temper: float = 1.0,
+) -> Functions:
+    """A target from ``log_likelihood(theta, record)`` and ``log_prior(theta)``, JAX functions of named, unconstrained parameters.
+
+    ``initial`` names the parameters and gives their shapes and a starting point (chosen without looking at the records).
+    ``lipschitz``, if the likelihood has such a bound, is used as the clip bound.
+
+    >>> target = from_functions(
+    ...     lambda theta, record: -0.5 * (record["x"] - theta["mean"]) ** 2,
+    ...     lambda theta: -0.5 * theta["mean"] ** 2,
+    ...     initial={"mean": 0.0},
+    ...     columns=("x",),
+    ... )
+    >>> [float(g) for g in target.gradients(target.initial, {"x": jnp.array([1.0, 3.0])})[:, 0]]
+    [1.0, 3.0]
+    """
+    start = {name: as_float(initial[name]) for name in sorted(initial)}
+    known = None if lipschitz is None else as_float(lipschitz)
+    return Functions(
+        initial_theta=start,
+        known_lipschitz=known,
+        temper=as_float(temper),
+        log_likelihood=log_likelihood,
+        log_prior_of=log_prior,
+        column_names=tuple(columns),
+    )
+
+
+class FromModel(Target):
+    """A library model as a target: its own likelihood and prior on the unconstrained scale."""
+
+    model: Model
+    temper: Float[Array, ""]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.model.columns
+
+    @property
+    def initial(self) -> Float[Array, " d"]:
+        return jnp.zeros(self.model.free_size)
+
+    def log_prior(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
+        return self.model.log_prior_free(theta)
+
+    def log_likelihoods(self, theta: Float[Array, " d"], records: Records) -> Float[Array, " n"]:
+        return self.model.log_likelihood(self.model.constrain(theta), records)
+
+    def named(self, theta: Float[Array, " d"]) -> Theta:
+        return self.model.constrain(theta)
+
+    def vector(self, theta: Mapping[str, Any]) -> Float[Array, " d"]:
+        return self.model.unconstrain({name: as_float(value) for name, value in theta.items()})
+
+
+def as_target(target: Any) -> Target:
+    """A target as it is, a library model as a target, or a sentence."""
+    if isinstance(target, Target):
+        return target
+    if isinstance(target, Model):
+        return FromModel(model=target, temper=as_float(1.0))
+    raise ValueError(
+        f"the target must be one of nw.private.targets, a library model, or from_functions(...); got {type(target).__name__}."
+    )
