@@ -238,11 +238,11 @@ def _check_counts(measurement: Measurement, n: int | None) -> None:
     if isinstance(noise.scale, jax.core.Tracer):
         return
     scale = np.broadcast_to(np.asarray(noise.scale), (query.size,))
-    variance = np.broadcast_to(np.asarray(noise.variance), (query.size,))
     for phrase, positions in query.counts_of_records:
         at = list(positions)
         counted = float(np.sum(np.asarray(value)[at]))
-        allowed = _FAR * (np.sqrt(np.sum(variance[at])) + np.max(scale[at]))
+        # no law here has a variance above 2 scale^2
+        allowed = _FAR * (np.sqrt(2 * np.sum(scale[at] ** 2)) + np.max(scale[at]))
         if abs(counted - n) > allowed:
             raise ValueError(
                 f"n={n} contradicts the released counts: {phrase} adds up to {counted:.6g}, which noise of scale "

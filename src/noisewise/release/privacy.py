@@ -20,7 +20,6 @@ from typing import Literal
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
-from scipy import optimize, special
 
 Measure = Literal["pure", "zcdp", "approximate"]
 
@@ -92,6 +91,8 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
     ``delta = (erfc(u) - e^epsilon erfc(v)) / 2`` with ``u, v = (epsilon -+ mu) / (2 sqrt mu)``; since ``v^2 - u^2 = epsilon``
     it is ``e^{-u^2} (erfcx(u) - erfcx(v)) / 2``, which keeps its digits in the tail.
     """
+    from scipy import special
+
     if mu == 0:
         return 0.0
     root = 2 * math.sqrt(mu)
@@ -119,6 +120,8 @@ def zcdp_delta(rho: float, epsilon: float) -> float:
 
     Every order ``a > 1`` gives the valid ``exp((a - 1)(a rho - epsilon)) (1 - 1/a)^a / (a - 1)``; the best is searched for.
     """
+    from scipy import optimize
+
     if rho == 0:
         return 0.0
 

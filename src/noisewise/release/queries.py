@@ -114,16 +114,20 @@ class Counts(Query):
         return np.concatenate(cells).astype(float)
 
     def flatten(self, value: Any) -> np.ndarray | Array:
-        if isinstance(value, jax.core.Tracer) or np.shape(value) == (self.size,):
+        tables = value if isinstance(value, list | tuple) else [value]
+        found = [_shape(table) for table in tables]
+        if found == list(self.shapes):
+            if any(isinstance(table, jax.core.Tracer) for table in tables):
+                return jnp.concatenate([jnp.ravel(table) for table in tables])
+            return np.concatenate([np.asarray(table, dtype=float).reshape(-1) for table in tables])
+        if _shape(value) == (self.size,):
             return super().flatten(value)
-        tables = [value] if len(self.tables) == 1 and np.shape(value) == self.shapes[0] else list(value)
-        found = tuple(np.shape(table) for table in tables)
-        if found != self.shapes:
-            raise ValueError(
-                f"The query releases tables of shapes {list(self.shapes)} for {list(self.tables)}; "
-                f"got {list(found)}. Give one array for each table, in that order."
-            )
-        return np.concatenate([np.asarray(table, dtype=float).reshape(-1) for table in tables])
+        if len(self.tables) == 1 and _shape(value) == self.shapes[0]:
+            return np.asarray(value, dtype=float).reshape(-1)
+        raise ValueError(
+            f"The query releases tables of shapes {list(self.shapes)} for {list(self.tables)}; "
+            f"got {found}. Give one array for each table, in that order."
+        )
 
     def unflatten(self, flat: np.ndarray) -> Any:
         return [part.reshape(shape) for part, shape in zip(self._split(flat), self.shapes, strict=True)]
@@ -156,6 +160,14 @@ class Counts(Query):
 
     def _split(self, flat: np.ndarray) -> list[np.ndarray]:
         return np.split(flat, np.cumsum([math.prod(shape) for shape in self.shapes])[:-1])
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    """The shape of an array or of nested lists; ``None`` for ragged ones."""
+    try:
+        return tuple(np.shape(value))
+    except ValueError:
+        return None
 
 
 class Custom(Query):
