@@ -8,14 +8,18 @@ from noisewise.models.linear_regression import LinearRegression
 from noisewise.models.naive_bayes import NaiveBayes
 from noisewise.models.normal import Normal
 from noisewise.models.poisson import Poisson
+from noisewise.models.priors import InverseGamma, InverseWishart, NormalPrior
 
 __all__ = [
     "Bernoulli",
     "Categorical",
     "Exponential",
+    "InverseGamma",
+    "InverseWishart",
     "LinearRegression",
     "Model",
     "NaiveBayes",
     "Normal",
+    "NormalPrior",
     "Poisson",
 ]

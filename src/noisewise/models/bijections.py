@@ -6,7 +6,8 @@ r"""Maps between a parameter's natural space and unconstrained vectors, with the
 | positive | log value | sum z |
 | unit | logit value | sum log v (1 - v) |
 | simplex (last axis, K) | log v_k / v_K, k < K | sum over all k of log v_k |
-| covariance (d, d) | lower Cholesky factor, log on its diagonal, row by row | d log 2 + sum_i (d - i + 2) log L_ii, i = 1..d |
+| covariance (d, d) | lower Cholesky factor, log on its diagonal, row by row | d log 2 + sum_i (d - i + 2) log L_ii, i =
+1..d |
 """
 
 from __future__ import annotations

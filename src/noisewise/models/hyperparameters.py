@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -57,6 +57,13 @@ def covariance(value: ArrayLike, name: str, size: int) -> Array:
     except np.linalg.LinAlgError:
         raise ValueError(f"{name} must be positive definite; got {value!r}.") from None
     return jnp.asarray(matrix)
+
+
+def pair(value: object, name: str, meaning: str) -> tuple[ArrayLike, ArrayLike]:
+    """Two numbers."""
+    if not isinstance(value, Sequence | np.ndarray | jax.Array) or isinstance(value, str) or len(value) != 2:
+        raise ValueError(f"{name} must be two numbers, {meaning}; got {value!r}.")
+    return value[0], value[1]
 
 
 def column_name(value: object, name: str) -> str:
