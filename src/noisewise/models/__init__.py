@@ -3,6 +3,7 @@
 from noisewise.models.base import Model
 from noisewise.models.bernoulli import Bernoulli
 from noisewise.models.categorical import Categorical
+from noisewise.models.custom import Custom
 from noisewise.models.exponential import Exponential
 from noisewise.models.linear_regression import LinearRegression
 from noisewise.models.naive_bayes import NaiveBayes
@@ -13,6 +14,7 @@ from noisewise.models.priors import InverseGamma, InverseWishart, NormalPrior
 __all__ = [
     "Bernoulli",
     "Categorical",
+    "Custom",
     "Exponential",
     "InverseGamma",
     "InverseWishart",

@@ -59,6 +59,26 @@ class Model(eqx.Module):
         """Whether :meth:`update` draws exactly and afresh from ``p(theta | x)``."""
         return True
 
+    @property
+    def has_update(self) -> bool:
+        """Whether :meth:`update` is there; without it an engine moves theta by the densities."""
+        return True
+
+    @property
+    def has_log_prior(self) -> bool:
+        """Whether :meth:`log_prior` is there; moves with the innovations held fixed need it."""
+        return True
+
+    @property
+    def has_log_likelihood(self) -> bool:
+        """Whether :meth:`log_likelihood` is there."""
+        return True
+
+    @property
+    def has_inverse(self) -> bool:
+        """Whether :meth:`inverse` is there; moves with the innovations held fixed need it."""
+        return True
+
     @abstractmethod
     def update(self, key: Key, theta: Theta, records: Records) -> Theta:
         """Theta from a kernel that leaves ``p(theta | records)`` invariant."""
