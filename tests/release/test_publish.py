@@ -39,7 +39,9 @@ def p_value(noise, seen: np.ndarray) -> float:
     inside = np.arange(-8, 9.0)
     mass = np.exp(np.asarray(noise.log_prob(jnp.asarray(inside))))
     counts = np.asarray([np.sum(seen == k) for k in inside])
-    return float(stats.chisquare(np.append(counts, seen.size - counts.sum()), seen.size * np.append(mass, 1 - mass.sum())).pvalue)
+    return float(
+        stats.chisquare(np.append(counts, seen.size - counts.sum()), seen.size * np.append(mass, 1 - mass.sum())).pvalue
+    )
 
 
 def test_published_noise_follows_the_stated_law_and_a_wrong_law_is_seen():

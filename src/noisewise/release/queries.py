@@ -114,15 +114,17 @@ class Counts(Query):
         return np.concatenate(cells).astype(float)
 
     def flatten(self, value: Any) -> np.ndarray | Array:
-        tables = value if isinstance(value, list | tuple) else [value]
+        shape = _shape(value)
+        several = isinstance(value, list | tuple) or (shape is not None and shape[:1] == (len(self.tables),))
+        tables = list(value) if several else [value]
         found = [_shape(table) for table in tables]
         if found == list(self.shapes):
             if any(isinstance(table, jax.core.Tracer) for table in tables):
                 return jnp.concatenate([jnp.ravel(table) for table in tables])
             return np.concatenate([np.asarray(table, dtype=float).reshape(-1) for table in tables])
-        if _shape(value) == (self.size,):
+        if shape == (self.size,):
             return super().flatten(value)
-        if len(self.tables) == 1 and _shape(value) == self.shapes[0]:
+        if len(self.tables) == 1 and shape == self.shapes[0]:
             return np.asarray(value, dtype=float).reshape(-1)
         raise ValueError(
             f"The query releases tables of shapes {list(self.shapes)} for {list(self.tables)}; "
