@@ -225,9 +225,8 @@ class DiscreteLaplace(_PureCalibration):
         return waits[0] - waits[1]
 
     def characteristic(self, frequency: Array) -> Array:
-        # (1-q)^2 / (1 - 2 q cos v + q^2) with q = exp(-1/scale), written without cancellation at small v
-        sinh = jnp.sinh(0.5 / self.scale)
-        return sinh**2 / (sinh**2 + jnp.sin(0.5 * frequency) ** 2)
+        # (1-q)^2 / (1 - 2 q cos v + q^2) with q = exp(-1/scale), without cancellation at small v or overflow at small scales
+        return 1 / (1 + (jnp.sin(0.5 * frequency) / jnp.sinh(0.5 / self.scale)) ** 2)
 
     @property
     def variance(self) -> Array:
