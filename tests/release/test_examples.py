@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+from pathlib import Path
 
 import pytest
 
@@ -12,3 +13,8 @@ ROOM = ("document", "moments", "noise", "privacy", "publish", "queries", "query"
 def test_examples_run(name):
     found = doctest.testmod(importlib.import_module(f"noisewise.release.{name}"))
     assert found.failed == 0
+
+
+def test_the_page_about_releases_runs():
+    page = Path(__file__).parents[2] / "docs" / "release.md"
+    assert doctest.testfile(str(page), module_relative=False).failed == 0
