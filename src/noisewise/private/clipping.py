@@ -32,9 +32,8 @@ def square_bits(n: int) -> int:
 
 def clip_ratios(ratios: Float[Array, " n"], bound: Float[Array, ""], bits: int) -> Float[Array, " n"]:
     """Each ratio clipped to ``[-bound, bound]``, to the nearest whole number of units ``bound 2^-bits``."""
-    scaled = ratios / bound
-    scaled = jnp.where(jnp.isnan(scaled), 0.0, jnp.clip(scaled, -1.0, 1.0))
-    return jnp.round(scaled * 2.0**bits)
+    scaled = jnp.clip(ratios / bound, -1.0, 1.0)
+    return jnp.where(jnp.isnan(scaled), 0.0, jnp.floor(scaled * 2.0**bits + 0.5))
 
 
 def clip_gradients(gradients: Float[Array, "n d"], bound: Float[Array, ""], bits: int) -> Float[Array, "n d"]:

@@ -52,6 +52,29 @@ class Phase(NamedTuple):
     momentum: Float[Array, " d"]
 
 
+class Mass(NamedTuple):
+    """What a trajectory needs of M: a root, to draw momenta, and the inverse; both diagonal or both matrices."""
+
+    root: Float[Array, "..."]
+    inverse: Float[Array, "..."]
+
+    def momentum(self, key: Key, theta: Float[Array, " d"]) -> Float[Array, " d"]:
+        """A momentum ``N(0, M)``."""
+        draw = jax.random.normal(key, theta.shape)
+        return self.root @ draw if self.root.ndim == 2 else self.root * draw
+
+    def velocity(self, momentum: Float[Array, " d"]) -> Float[Array, " d"]:
+        """``M^-1 p``."""
+        return self.inverse @ momentum if self.inverse.ndim == 2 else self.inverse * momentum
+
+
+def split_mass(mass: Float[Array, "..."]) -> Mass:
+    """The root and inverse of a mass."""
+    if mass.ndim == 2:
+        return Mass(jnp.linalg.cholesky(mass), jnp.linalg.inv(mass))
+    return Mass(jnp.sqrt(mass), 1 / mass)
+
+
 class HMC(eqx.Module):
     """DP-HMC: ``noise`` and ``clip`` for the ratio, ``gradient_noise`` and ``gradient_clip`` for the gradients.
 
@@ -69,6 +92,7 @@ class HMC(eqx.Module):
     gradient_clip: Array | None
     step_size: Array | None
     mass: Array
+    split: Mass
     jitter: Array
     leapfrog: int = eqx.field(static=True)
 
@@ -92,6 +116,7 @@ class HMC(eqx.Module):
         self.clip, self.gradient_clip = setting(clip, "clip"), setting(gradient_clip, "gradient_clip")
         self.step_size, self.leapfrog = setting(step, "step"), int(leapfrog)
         self.mass, self.jitter = checked_mass(mass), jnp.asarray(jitter, dtype=float)
+        self.split = split_mass(self.mass)
 
     @property
     def name(self) -> str:
@@ -145,13 +170,13 @@ class HMC(eqx.Module):
         def gradient(theta: Array, index: Array) -> tuple[Array, Array]:
             return private_gradient(keys[index], theta, target, table, self, probe=probe)
 
-        start = Phase(state.theta, draw_momentum(pushing, self.mass, state.theta.shape))
+        start = Phase(state.theta, self.split.momentum(pushing, state.theta))
         stride = known(self.step_size, "step") * (1 + self.jitter * jax.random.uniform(jittering, minval=-1.0))
-        end, clipped = trajectory(start, gradient, stride, self.mass, self.leapfrog)
+        end, clipped = trajectory(start, gradient, stride, self.split, self.leapfrog)
         ratio = private_ratio(releasing, start.theta, end.theta, target, table, self, probe=probe)
         kinetic = 0.5 * (
-            jnp.dot(start.momentum, velocity(self.mass, start.momentum))
-            - jnp.dot(end.momentum, velocity(self.mass, end.momentum))
+            jnp.dot(start.momentum, self.split.velocity(start.momentum))
+            - jnp.dot(end.momentum, self.split.velocity(end.momentum))
         )
         log_ratio = ratio.value + target.log_prior(end.theta) - target.log_prior(start.theta) + kinetic
         accepted = penalised(deciding, log_ratio, ratio.variance)
@@ -175,22 +200,11 @@ def checked_mass(mass: Any) -> Float[Array, "..."]:
     return jnp.asarray(value)
 
 
-def draw_momentum(key: Key, mass: Float[Array, "..."], shape: tuple[int, ...]) -> Float[Array, " d"]:
-    """A momentum ``N(0, M)``."""
-    draw = jax.random.normal(key, shape)
-    return jnp.linalg.cholesky(mass) @ draw if mass.ndim == 2 else jnp.sqrt(mass) * draw
-
-
-def velocity(mass: Float[Array, "..."], momentum: Float[Array, " d"]) -> Float[Array, " d"]:
-    """``M^-1 p``."""
-    return jnp.linalg.solve(mass, momentum) if mass.ndim == 2 else momentum / mass
-
-
 def trajectory(
     start: Phase,
     gradient: Callable[[Array, Array], tuple[Array, Array]],
     stride: Float[Array, ""],
-    mass: Float[Array, "..."],
+    mass: Mass,
     leapfrog: int,
 ) -> tuple[Phase, Float[Array, ""]]:
     """The leapfrog's end, its momentum turned; ``gradient(theta, j)`` is the j-th released gradient and what a test sees of it."""
@@ -199,7 +213,7 @@ def trajectory(
     def leap(carry: tuple[Phase, Array], index: Array) -> tuple[tuple[Phase, Array], Array]:
         (theta, momentum), slope = carry
         momentum = momentum + 0.5 * stride * slope
-        theta = theta + stride * velocity(mass, momentum)
+        theta = theta + stride * mass.velocity(momentum)
         slope, seen = gradient(theta, index)
         return (Phase(theta, momentum + 0.5 * stride * slope), slope), seen
 
