@@ -28,7 +28,9 @@ _NAMES = {
     "Measurement": "noisewise.release.document",
     "Release": "noisewise.release.document",
     "explain": "noisewise.inference",
+    "naive": "noisewise.comparison",
     "publish": "noisewise.release.publish",
+    "report": "noisewise.report",
     "sample": "noisewise.inference",
 }
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from noisewise import engines as engines
     from noisewise import models as models
     from noisewise import private as private
+    from noisewise.comparison import naive as naive
     from noisewise.inference import explain as explain
     from noisewise.inference import sample as sample
     from noisewise.release import noise as noise
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
     from noisewise.release.document import Release as Release
     from noisewise.release.publish import publish as publish
     from noisewise.release.queries import Column as Column
+    from noisewise.report import report as report
     from noisewise.result import ConvergenceWarning as ConvergenceWarning
 
 __all__ = ["__version__", *_ROOMS, *_NAMES]

@@ -1,0 +1,29 @@
+"""Plots and the HTML report. ``nw.report`` is this room and the function at once: calling it writes the page."""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from noisewise.models.base import Model
+
+
+def report(tree: xr.DataTree, path: str | Path, *, model: Model | None = None) -> Path:
+    """Write a run as one self-contained HTML page; see :func:`noisewise.report.page.report`."""
+    from noisewise.report.page import report as write
+
+    return write(tree, path, model=model)
+
+
+class _Room(types.ModuleType):
+    # importing the folder binds it to the name of the function; either one can be called
+    def __call__(self, *args: Any, **kwargs: Any) -> Path:
+        return report(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _Room
