@@ -306,6 +306,8 @@ def test_what_holds_code_cannot_be_written(tmp_path):
         nw.Release([nw.Measurement(mechanism=Own(), value=[1.0])], n=3).save(tmp_path / "a.json")
     with pytest.raises(ValueError, match="arrays must be 'npy' or 'parquet'; got 'zip'"):
         example().save(tmp_path / "a.json", arrays="zip")
+    with pytest.raises(ValueError, match="does not exist; create it first"):
+        example().save(tmp_path / "missing" / "a.json")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -356,6 +358,26 @@ def test_new_values_scales_and_promises_do_not_recompile():
         wanted = -np.sum(np.abs(factor * VALUES - 1)) / factor - 9 * np.log(2 * factor)
         assert float(density(release, jnp.ones(9))) == pytest.approx(wanted, rel=1e-13)
     assert len(traces) == 1
+
+
+def test_releases_can_be_made_inside_compiled_functions():
+    @jax.jit
+    def density(value, scale, tables):
+        release = nw.Release(
+            [
+                nw.Measurement(REGRESSION, nw.noise.Laplace(scale), value),
+                nw.Measurement(COUNTS, nw.noise.Gaussian(scale), tables),
+            ],
+            n=100,
+        )
+        return release.log_density(jnp.zeros(18))
+
+    value, tables = jnp.asarray(VALUES), [jnp.ones((2, 3)), jnp.ones(3)]
+    found = density(value, jnp.asarray(2.0), tables)
+    wanted = -np.sum(np.abs(VALUES)) / 2 - 9 * np.log(4) - 9 * (1 / 8 + np.log(2) + np.log(2 * np.pi) / 2)
+    assert float(found) == pytest.approx(wanted, rel=1e-13)
+    many = jax.vmap(density, in_axes=(0, None, None))(jnp.stack([value, value]), jnp.asarray(2.0), tables)
+    assert many.tolist() == [float(found)] * 2
 
 
 def test_a_release_splits_joins_and_simulates_its_measurements():

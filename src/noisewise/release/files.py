@@ -35,6 +35,8 @@ def save(release: Release, path: Path, *, arrays: Encoding = "npy", inline: int 
     """
     if arrays not in ("npy", "parquet"):
         raise ValueError(f"arrays must be 'npy' or 'parquet'; got {arrays!r}.")
+    if not path.parent.is_dir():
+        raise ValueError(f"The folder {str(path.parent)!r} for the release document does not exist; create it first.")
     beside: dict[str, bytes] = {}
 
     def store(name: str, array: np.ndarray) -> float | list[float] | ArrayFile:

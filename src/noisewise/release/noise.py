@@ -55,6 +55,9 @@ class Noise(eqx.Module):
     """The norm of the sensitivity that the law's guarantee is about."""
     name: ClassVar[str]
 
+    def __init__(self, scale: ArrayLike) -> None:
+        self.scale = positive_scale(scale)
+
     @abstractmethod
     def log_prob(self, residual: Array) -> Array:
         """Log density (or log mass) at ``residual = released - exact``, elementwise; ``-inf`` off the support."""

@@ -165,10 +165,10 @@ class Counts(Query):
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
-    """The shape of an array or of nested lists; ``None`` for ragged ones."""
+    """The shape of an array or of nested lists; ``None`` for ragged ones and for lists of traced arrays."""
     try:
         return tuple(np.shape(value))
-    except ValueError:
+    except (ValueError, TypeError):
         return None
 
 
