@@ -177,11 +177,11 @@ class Banana(Target):
 
     def straighten(self, theta: Float[Array, "... d"]) -> Float[Array, "... d"]:
         """u of theta: the coordinates in which prior and likelihood are normal."""
-        return theta.at[..., 1].add(self.a * (theta[..., 0] - self.m) ** 2 + self.b)
+        return jnp.asarray(theta).at[..., 1].add(self.a * (theta[..., 0] - self.m) ** 2 + self.b)
 
     def bend(self, u: Float[Array, "... d"]) -> Float[Array, "... d"]:
         """Theta of u."""
-        return u.at[..., 1].add(-self.a * (u[..., 0] - self.m) ** 2 - self.b)
+        return jnp.asarray(u).at[..., 1].add(-self.a * (u[..., 0] - self.m) ** 2 - self.b)
 
     def log_prior(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
         return -0.5 * jnp.sum(self.straighten(theta) ** 2) / self.prior_variance
