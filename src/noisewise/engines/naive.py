@@ -131,7 +131,7 @@ def _read_regression(model: Model, reading: Reading) -> dict[str, np.ndarray | f
         moments = reading.moment_matrix((*model.predictors, model.response))
         return {"gram": moments[: p + 1, : p + 1], "cross": moments[: p + 1, p + 1], "squares": moments[p + 1, p + 1]}
     gram = reading.moment_matrix(model.predictors)
-    return {"gram": gram, "cross": reading.cross_moments(model.predictors, model.response)}
+    return {"gram": gram, "cross": reading.cross_moments(model.predictors, model.response, gram[:, 0])}
 
 
 def _draw_regression(model: Model, known: Statistics, key: Key) -> Theta:

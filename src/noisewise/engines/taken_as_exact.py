@@ -72,15 +72,20 @@ class Reading:
                 f"the moments of {', '.join(names)} are those of no {self.n:g} records; taken as the nearest positive "
                 f"semidefinite matrix within the bounds, at distance {distance:.3g} in released units"
             )
-        return self._own_units(nearest, names, names)
+        change = self._to_own(names)
+        return change @ nearest @ change.T
 
-    def cross_moments(self, names: tuple[str, ...], other: str) -> np.ndarray:
-        """The sums of ``(1, *names) * other`` in the columns' own units, each within what its bounds allow."""
-        matrix, low, high = self._matrix(names, (other,))
+    def cross_moments(self, names: tuple[str, ...], other: str, margin: np.ndarray) -> np.ndarray:
+        """The sums of ``(1, *names) * other`` in the columns' own units, each within what its bounds allow.
+
+        ``margin`` holds the sums of ``(1, *names)`` in their own units, which a shift of ``other`` brings in.
+        """
+        matrix, low, high = (ends[:, 1] for ends in self._matrix(names, (other,)))
         nearest = np.clip(matrix, low, high)
         if np.any(nearest != matrix):
             self.notes.append(f"{int(np.sum(nearest != matrix))} sum(s) with {other} moved to what the bounds allow")
-        return self._own_units(nearest, names, (other,))[:, 1]
+        shift, slope = _affine(self._column(other))
+        return shift * margin + slope * (self._to_own(names) @ nearest)
 
     def table(self, names: tuple[str, ...], shape: tuple[int, ...]) -> np.ndarray:
         """The counts of the cells of one table, averaged over the released tables that hold it; negative ones become zero."""
@@ -160,13 +165,8 @@ class Reading:
                 if first is not None and first == second:
                     products = [end**2 for end in ends[0]] + ([0.0] if ends[0][0] < 0 < ends[0][1] else [])
                 low[i, j], high[i, j] = self.n * min(products), self.n * max(products)
-                # the margin of (1, rows) x 1 is not needed for products with another column
-                needed = second is not None or rows == cols
-                matrix[i, j] = self.n if not powers else self._sum(tuple(powers.items())) if needed else low[i, j]
+                matrix[i, j] = self._sum(tuple(powers.items())) if powers else self.n
         return matrix, low, high
-
-    def _own_units(self, matrix: np.ndarray, rows: tuple[str, ...], cols: tuple[str, ...]) -> np.ndarray:
-        return self._to_own(rows) @ matrix @ self._to_own(cols).T
 
     def _to_own(self, names: tuple[str, ...]) -> np.ndarray:
         change = np.eye(len(names) + 1)
