@@ -1,0 +1,32 @@
+"""Direct sampling of weighted densities w(x) g(x) in one dimension (Raim 2021): latent values behind noisy releases."""
+
+from noisewise.direct.bases import Base, CustomBase, Uniform
+from noisewise.direct.closed import discrete_window, normal_laplace
+from noisewise.direct.samplers import log_target, sample, step_function
+from noisewise.direct.step import StepFunction
+from noisewise.direct.weights import (
+    LognormalWeight,
+    NormalWeight,
+    StudentTWeight,
+    TransformedNormalWeight,
+    UnimodalWeight,
+    Weight,
+)
+
+__all__ = [
+    "Base",
+    "CustomBase",
+    "LognormalWeight",
+    "NormalWeight",
+    "StepFunction",
+    "StudentTWeight",
+    "TransformedNormalWeight",
+    "UnimodalWeight",
+    "Uniform",
+    "Weight",
+    "discrete_window",
+    "log_target",
+    "normal_laplace",
+    "sample",
+    "step_function",
+]

@@ -1,0 +1,249 @@
+r"""Draws from weighted densities: thousands of different targets at once, in one compiled program.
+
+=============  ==================================================================================================================
+``basic``      u from Bernstein polynomials of P(A_u) on the grid k/N, x by rejection from the base (Walker et al. 2011). Fails
+               where P(A_u) falls within a cell of the grid, or where A_u is rare under the base.
+``customised`` u from the step function of :mod:`.step`, x by the quantile function of the base on A_u (Raim 2021). Never
+               rejects; its distance from the truth is bounded by ``step_function(...).bound``.
+``exact``      the closed form of :mod:`.closed` where there is one; else u from the step function accepted with probability
+               P(A_u)/h*(u), rejected u becoming knots. Exact for every number of knots.
+``strips``     exact rejection from the log-linear envelope of :mod:`.strips`.
+=============  ==================================================================================================================
+
+The exact methods make at most ``ROUNDS`` proposals a draw. With an acceptance probability p (its lower bound is ``step_function(...).acceptance``)
+all of them fail with probability (1-p)^ROUNDS: e^-693 at p = 1/2. A target for which that happens nevertheless is refused with a sentence.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from noisewise.direct.bases import Base, as_base
+from noisewise.direct.closed import UNIFORMS, closed_form
+from noisewise.direct.step import StepFunction, Target, place_knots
+from noisewise.direct.strips import build_strips, draw_from_strips
+from noisewise.direct.weights import Weight
+from noisewise.release.noise import Noise
+from noisewise.typing import Key
+
+METHODS = ("customised", "basic", "exact", "strips")
+ROUNDS = 1000
+BASIC_ATTEMPTS = 10_000
+_SPARE_KNOTS = 32
+_CHUNK = 1024
+_CHUNK_DRAWS = 2**20
+
+
+def sample(
+    key: Key,
+    weight: Weight,
+    base: Noise | Base,
+    size: int | tuple[int, ...],
+    *,
+    released: Any = None,
+    method: str = "customised",
+    knots: int = 100,
+) -> Array:
+    r"""Draw from the density proportional to ``weight(x) base(x)``, or the noise behind a released value.
+
+    Without ``released`` the draws are x, of density ``weight(x) base(x)``. With ``released = z`` they are the noise xi = z - y, of density
+    ``weight(z - xi) base(xi)``: the latent value is ``z - draws``.
+
+    Every parameter of weight and base and every released value may be an array; together they broadcast to a batch of targets. The result has
+    shape ``(*size, *batch)``: ``size`` independent draws of each target. ``knots`` is the number of pieces of the step function (for ``strips``, of cuts).
+
+    >>> import jax, jax.numpy as jnp, noisewise as nw
+    >>> weight, base = nw.direct.LognormalWeight(mu=jnp.zeros(3), sigma2=1.0), nw.noise.DiscreteLaplace.from_rho(0.5)
+    >>> noise = nw.direct.sample(jax.random.key(0), weight, base, 1000, released=jnp.array([-5, 0, 100]), method="exact")
+    >>> noise.shape, bool(jnp.all(noise < jnp.array([-5, 0, 100])))      # the latent value is positive
+    ((1000, 3), True)
+
+    Raises ``ValueError`` for values that are not finite, an unknown method, and for targets out of a method's reach.
+    """
+    shape = (size,) if isinstance(size, int) else tuple(size)
+    if any(int(length) != length or length < 0 for length in shape):
+        raise ValueError(f"size must be a non-negative integer or a tuple of them; got {size!r}. Give the number of draws.")
+    if method not in METHODS:
+        raise ValueError(f"method {method!r} is not known. Use one of {', '.join(METHODS)}.")
+    targets, batch = batch_of_targets(weight, base, released, knots)
+    count = int(np.prod(shape))
+    draws, reached = _draw_batch(key, targets, method, count, knots)
+    _refuse_unreached(reached, method, knots)
+    return jnp.moveaxis(draws, 0, -1).reshape(*shape, *batch)
+
+
+def step_function(
+    weight: Weight, base: Noise | Base, *, released: Any = None, knots: int = 100
+) -> StepFunction:
+    """The step function on which the customised sampler draws u, with its total-variation ``bound`` and ``acceptance``.
+
+    >>> import noisewise as nw
+    >>> weight, base = nw.direct.LognormalWeight(3.0, 2.0), nw.noise.DiscreteLaplace.from_rho(0.7)
+    >>> bool(nw.direct.step_function(weight, base, released=10, knots=100).bound < 1e-3)
+    True
+    """
+    targets, batch = batch_of_targets(weight, base, released, knots)
+    steps = _step_batch(targets, knots)
+    return jax.tree.map(lambda leaf: leaf.reshape(*batch, *leaf.shape[1:]), steps)
+
+
+def log_target(weight: Weight, base: Noise | Base, x: Array, *, released: Any = None) -> Array:
+    """The log of the density that ``sample`` draws from, not normalised, elementwise.
+
+    >>> import jax.numpy as jnp, noisewise as nw
+    >>> float(nw.direct.log_target(nw.direct.NormalWeight(0.0, 1.0), nw.direct.Uniform(0.0, 1.0), jnp.array(0.5)))
+    -0.125
+    """
+    value = None if released is None else jnp.asarray(released, dtype=float)
+    return Target(weight, as_base(base), value).resolved().log_density(jnp.asarray(x, dtype=float))
+
+
+def batch_of_targets(weight: Weight, base: Noise | Base, released: Any, knots: int) -> tuple[Target, tuple[int, ...]]:
+    """Weight, base and released values with all their arrays broadcast to one batch axis, and the shape of the batch."""
+    if int(knots) != knots or knots < 2:
+        raise ValueError(f"knots must be an integer of at least 2; got {knots!r}. The default is 100.")
+    value = None
+    if released is not None:
+        if not isinstance(released, jax.core.Tracer) and not np.all(np.isfinite(np.asarray(released, dtype=float))):
+            raise ValueError(f"released must be finite; got {released!r}. Leave out records that were not released.")
+        value = jnp.asarray(released, dtype=float)
+    target = Target(weight, as_base(base), value)
+    arrays = [leaf for leaf in jax.tree.leaves(target) if eqx.is_array(leaf)]
+    try:
+        batch = jnp.broadcast_shapes(*(leaf.shape for leaf in arrays))
+    except ValueError as error:
+        shapes = ", ".join(str(leaf.shape) for leaf in arrays)
+        raise ValueError(f"Weight, base and released must broadcast to one shape; got {shapes}. Give one value a target.") from error
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, batch).reshape(-1), target), batch
+
+
+def _refuse_unreached(reached: Array, method: str, knots: int) -> None:
+    if isinstance(reached, jax.core.Tracer) or bool(jnp.all(reached)):
+        return
+    failed = np.asarray(~jnp.all(reached, axis=1))
+    first, targets = int(np.argmax(failed)), f"{int(failed.sum())} of {failed.size} targets (the first is target {int(np.argmax(failed))})"
+    if method == "basic":
+        raise ValueError(
+            f"The basic sampler accepted no draw from the base within {BASIC_ATTEMPTS} attempts for {targets}: P(A_u) falls inside one cell of its "
+            f"grid of {knots}, or A_u is rare under the base. Use method='customised' or 'exact'."
+        )
+    raise ValueError(
+        f"No draw could be made for {targets}: weight and base share no mass there that double precision can see, or the {ROUNDS} proposals allowed to "
+        f"method {method!r} with knots={knots} were all rejected. Check released value, support and scale of target {first}, or give more knots."
+    )
+
+
+def _by_chunks(function: Any, count: int, *arrays: Any) -> Any:
+    """``vmap(function)`` over the leading axis, in chunks that stay in cache."""
+    length = jax.tree.leaves(arrays)[0].shape[0]
+    chunk = int(np.clip(_CHUNK_DRAWS // max(count, 1), 1, _CHUNK))
+    if length <= chunk:
+        return jax.vmap(function)(*arrays)
+    pieces = -(-length // chunk)
+    spare = pieces * chunk - length
+
+    def fold(leaf: Array) -> Array:
+        padded = jnp.concatenate([leaf, leaf[:1].repeat(spare, axis=0)]) if spare else leaf
+        return padded.reshape(pieces, chunk, *leaf.shape[1:])
+
+    result = jax.lax.map(lambda part: jax.vmap(function)(*part), jax.tree.map(fold, arrays))
+    return jax.tree.map(lambda leaf: leaf.reshape(pieces * chunk, *leaf.shape[2:])[:length], result)
+
+
+@eqx.filter_jit
+def _step_batch(targets: Target, knots: int) -> StepFunction:
+    return _by_chunks(lambda target: place_knots(target.resolved(), knots), knots, targets)
+
+
+@eqx.filter_jit
+def _draw_batch(key: Key, targets: Target, method: str, count: int, knots: int) -> tuple[Array, Array]:
+    length = jax.tree.leaves(targets)[0].shape[0]
+    draw = partial(draw_one, method=method, count=count, knots=knots)
+    return _by_chunks(draw, count, jax.random.split(key, length), targets)
+
+
+def draw_one(key: Key, target: Target, method: str, count: int, knots: int) -> tuple[Array, Array]:
+    """``count`` draws of one target and whether each of them was reached; NaN where not."""
+    target = target.resolved()
+    if method == "strips":
+        return draw_from_strips(key, target, build_strips(target, knots), count, ROUNDS)
+    if method == "basic":
+        return _basic(key, target, count, knots)
+    if method == "exact":
+        closed = closed_form(target)
+        if closed is not None:
+            draws = closed(jax.random.uniform(key, (UNIFORMS, count), dtype=float))
+            return draws, jnp.isfinite(draws)
+        return _exact(key, target, count, knots)
+    uniforms = jax.random.uniform(key, (4, count), dtype=float)
+    log_u, _ = place_knots(target, knots).draw(uniforms[0], uniforms[1])
+    draws = target.base.truncated((uniforms[2], uniforms[3]), *target.interval(log_u))
+    return draws, jnp.isfinite(draws)
+
+
+def _exact(key: Key, target: Target, count: int, knots: int) -> tuple[Array, Array]:
+    """Rejection from the step function: each round the first rejected u of the target becomes a knot, while there is room."""
+    step = place_knots(target, knots)
+    spare = jnp.full((_SPARE_KNOTS,), step.log_u[-1])
+    roomy = StepFunction(
+        jnp.append(step.log_u, spare), jnp.append(step.log_p, jnp.full_like(spare, -jnp.inf)), step.log_p_zero
+    )
+    State = tuple[Array, Key, StepFunction, Array, Array]
+
+    def again(state: State) -> Array:
+        return (state[0] < ROUNDS) & ~jnp.all(state[4])
+
+    def attempt(state: State) -> State:
+        tried, key, step, log_u, done = state
+        key, now = jax.random.split(key)
+        uniforms = jax.random.uniform(now, (3, count), dtype=float)
+        proposed, log_height = step.draw(uniforms[0], uniforms[1])
+        log_p = target.log_probability(proposed)
+        accepted = jnp.log1p(-uniforms[2]) < log_p - log_height
+        rejected = ~accepted & ~done
+        which = jnp.argmax(rejected)
+        wanted = rejected[which] & (tried < _SPARE_KNOTS)
+        grown = step.with_knot(proposed[which], log_p[which], wanted)
+        return tried + 1, key, grown, jnp.where(done, log_u, proposed), done | accepted
+
+    key, last = jax.random.split(key)
+    possible = jnp.isfinite(step.log_p_zero)
+    start = (jnp.asarray(0), key, roomy, jnp.zeros(count), jnp.full((count,), ~possible))
+    _, _, _, log_u, done = jax.lax.while_loop(again, attempt, start)
+    uniforms = jax.random.uniform(last, (2, count), dtype=float)
+    draws = target.base.truncated((uniforms[0], uniforms[1]), *target.interval(log_u))
+    reached = done & jnp.isfinite(draws)
+    return jnp.where(reached, draws, jnp.nan), reached
+
+
+def _basic(key: Key, target: Target, count: int, knots: int) -> tuple[Array, Array]:
+    """Bernstein polynomials for u on the grid k/knots, then rejection from the base, as published."""
+    grid = jnp.arange(knots + 1)
+    log_share = target.log_probability(jnp.log(grid / knots))
+    first, second, third = jax.random.split(key, 3)
+    cell = jax.random.categorical(first, log_share, shape=(count,))
+    log_u = jnp.log(jax.random.beta(second, cell + 1.0, knots - cell + 1.0))
+    State = tuple[Array, Key, Array, Array]
+
+    def attempt(state: State) -> State:
+        tried, key, draws, done = state
+        key, now = jax.random.split(key)
+        uniforms = jax.random.uniform(now, (2, count), dtype=float)
+        end = jnp.full((count,), jnp.inf)
+        candidate = target.base.truncated((uniforms[0], uniforms[1]), -end, end)
+        accepted = target.log_weight(candidate) > log_u
+        return tried + 1, key, jnp.where(done, draws, candidate), done | accepted
+
+    def again(state: State) -> Array:
+        return (state[0] < BASIC_ATTEMPTS) & ~jnp.all(state[3])
+
+    start = (jnp.asarray(0), third, jnp.zeros(count), jnp.zeros(count, dtype=bool))
+    _, _, draws, done = jax.lax.while_loop(again, attempt, start)
+    return jnp.where(done, draws, jnp.nan), done
