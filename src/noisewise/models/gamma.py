@@ -23,6 +23,8 @@ def log_gamma(key: Key, shape: Array) -> Array:
     boosted = jnp.where(shape < 1, shape + 1, shape)
     d = boosted - 1 / 3
     c = 1 / jnp.sqrt(9 * d)
+    # a shape that is no shape gives NaN and never an endless loop
+    hopeless = ~((shape > 0) & (shape < jnp.inf))
     again, key, boost = jax.random.split(key, 3)
 
     def propose(key: Key) -> tuple[Array, Array]:
@@ -36,7 +38,7 @@ def log_gamma(key: Key, shape: Array) -> Array:
         accept = inside & (tilt < d * (3 * (log_root - t) + t**2 * (1.5 - t)))
         first_accepted = jnp.argmax(accept, axis=0)
         chosen = jnp.take_along_axis(log_root, first_accepted[None], axis=0)[0]
-        return jnp.any(accept, axis=0), chosen
+        return jnp.any(accept, axis=0) | hopeless, jnp.where(hopeless, jnp.nan, chosen)
 
     def unfinished(carry: tuple[Key, Array, Array]) -> Array:
         return ~jnp.all(carry[1])
