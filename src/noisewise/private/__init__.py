@@ -10,6 +10,7 @@ from noisewise.private.barker import Barker
 from noisewise.private.budget import Budget
 from noisewise.private.hmc import HMC
 from noisewise.private.minibatch import MinibatchPenalty
+from noisewise.private.oneshot import oneshot
 from noisewise.private.penalty import Penalty
 from noisewise.private.plan import Plan, plan
 from noisewise.private.records import Stream
@@ -24,6 +25,7 @@ __all__ = [
     "Plan",
     "Stream",
     "accounting",
+    "oneshot",
     "plan",
     "sample",
     "targets",

@@ -128,7 +128,7 @@ class Penalty(eqx.Module):
         ratio = private_ratio(releasing, state.theta, new, target, table, self, probe=probe)
         log_ratio = ratio.value + target.log_prior(new) - target.log_prior(state.theta)
         accepted = penalised(deciding, log_ratio, ratio.variance)
-        info = {"accepted": accepted} | ({"log_ratio": log_ratio} | ratio.probe if probe else {})
+        info = {"accepted": accepted} | ({"log_ratio": log_ratio, "proposal": new} | ratio.probe if probe else {})
         return settle(state, new, chosen, accepted, self.components), info
 
 

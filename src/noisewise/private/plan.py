@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -86,7 +87,7 @@ def plan(
     >>> plan(Penalty(noise=0.1, clip=2.0, proposal=0.01), budget, n=100_000).iterations
     702
     >>> round(float(plan(Penalty(clip=2.0, proposal=0.01), budget, n=100_000, iterations=702).method.noise), 4)
-    0.0999
+    0.1
     """
     n = checked_n(n)
     if iterations is not None and (iterations != int(iterations) or iterations < 1):
@@ -124,21 +125,26 @@ def checked_n(n: int | None) -> int:
 
 
 def with_least_noise(method: Method, budget: Budget, n: int, iterations: int, accountant: AccountantName) -> Any:
-    """The method with the least noise at which this many iterations fit, to a relative 1e-6, on the affordable side."""
+    """The method with the least noise at which this many iterations fit, to a relative 1e-4, on the affordable side."""
 
     def fits(noise: float) -> bool:
         steps = [*budget.ledger, *repeated(method.with_noise(noise).steps(n), iterations)]
         return spent_delta(steps, budget.epsilon, choose(steps, accountant)) <= budget.delta
 
+    return method.with_noise(least(fits))
+
+
+def least(fits: Callable[[float], bool]) -> float:
+    """The least positive number that fits, to a relative 1e-4 and on the side that does; ``fits`` is monotone."""
     high = 1.0
     while not fits(high):
         high *= 4
         if high > 1e12:
-            raise ValueError("no amount of noise affords these iterations: the budget is spent.")
+            raise ValueError("no amount of noise is enough: the budget is spent. State a new budget, or a larger one.")
     low = high / 4
     while fits(low):
         low, high = low / 4, low
-    while high / low > 1 + 1e-6:
+    while high / low > 1 + 1e-4:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if fits(middle) else (middle, high)
-    return method.with_noise(high)
+    return high

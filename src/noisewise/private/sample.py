@@ -135,14 +135,15 @@ def os_keys(first: int, steps: int, chains: int) -> KeyData:
 def seeded_keys(seed: int) -> KeySource:
     """Key data of a seed, for tests: a function of seed, chain and iteration alone, whatever the chunks and the other chains."""
 
-    @jax.jit
-    def data(iterations: Array, chains: Array) -> Array:
-        def one(iteration: Array, chain: Array) -> Array:
-            return jax.random.key_data(jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), chain), iteration))
+    return lambda first, steps, chains: np.asarray(_folded(seed, first + jnp.arange(CHUNK), jnp.arange(chains)))[:steps]
 
-        return jax.vmap(lambda i: jax.vmap(lambda c: one(i, c))(chains))(iterations)
 
-    return lambda first, steps, chains: np.asarray(data(first + jnp.arange(CHUNK), jnp.arange(chains)))[:steps]
+@jax.jit
+def _folded(seed: Array, iterations: Array, chains: Array) -> Array:
+    def one(iteration: Array, chain: Array) -> Array:
+        return jax.random.key_data(jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), chain), iteration))
+
+    return jax.vmap(lambda iteration: jax.vmap(lambda chain: one(iteration, chain))(chains))(iterations)
 
 
 @eqx.filter_jit
@@ -212,16 +213,11 @@ def results(
     named = jax.vmap(jax.vmap(target.named))(jnp.asarray(draws))
     chains, kept = draws.shape[:2]
     coords = {"chain": np.arange(chains), "draw": np.arange(kept)}
-    variables = {
-        name: (("chain", "draw", *(f"{name}_dim_{axis}" for axis in range(value.ndim - 2))), np.asarray(value))
-        for name, value in named.items()
-    }
+    groups = {"posterior": named, "sample_stats": stats}
     tree = xr.DataTree.from_dict(
         {
-            "posterior": xr.Dataset(variables, coords=coords),
-            "sample_stats": xr.Dataset(
-                {name: (("chain", "draw"), value) for name, value in stats.items()}, coords=coords
-            ),
+            group: xr.Dataset({k: labelled(k, v) for k, v in some.items()}, coords=coords)
+            for group, some in groups.items()
         }
     )
     tree.attrs = guarantee(plan) | {
@@ -234,6 +230,11 @@ def results(
     if seed is not None:
         tree.attrs["random_seed"] = seed
     return tree
+
+
+def labelled(name: str, value: Any) -> tuple[tuple[str, ...], np.ndarray]:
+    """A variable of shape (chain, draw, ...) with its dimensions named."""
+    return ("chain", "draw", *(f"{name}_dim_{axis}" for axis in range(value.ndim - 2))), np.asarray(value)
 
 
 def guarantee(plan: Plan) -> dict[str, Any]:

@@ -1,0 +1,421 @@
+"""A private run from budget to DataTree: what it charges, what leaves, what it refuses, and an attack on it."""
+
+import math
+import os
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import xarray as xr
+from scipy.special import expit
+
+import noisewise as nw
+from noisewise.private import HMC, Barker, Budget, MinibatchPenalty, Penalty, Stream, oneshot, plan, sample, targets
+from noisewise.private.accounting import gaussian_delta
+from noisewise.private.ledger import GaussianStep, spent_delta
+from noisewise.private.records import Table, make_table
+from noisewise.private.sample import os_keys, run, seeded_keys
+
+N = 300
+RECORDS = {"x": np.random.default_rng(1).normal(2.0, 1.0, (N, 1))}
+TARGET = targets.Gaussian(covariance=[[1.0]], prior_variance=100.0)
+
+
+def budget(epsilon=4.0):
+    return Budget(epsilon=epsilon, delta=1e-5)
+
+
+def small_plan(promise, **changes):
+    return plan(Penalty(noise=1.0, clip=4.0, proposal=0.1, **changes), promise, n=N)
+
+
+def test_what_leaves_is_the_draws_the_decisions_seen_in_them_and_the_guarantee(tmp_path):
+    promise = budget()
+    made = small_plan(promise)
+    tree = sample(TARGET, RECORDS, made, chains=2, initvals={"theta": [2.0]})
+    assert set(tree.children) == {"posterior", "sample_stats"}
+    assert set(tree["posterior"].data_vars) == {"theta"}
+    assert set(tree["sample_stats"].data_vars) == {"accepted"}
+    each = made.iterations // 2
+    assert tree["posterior"].sizes == {"chain": 2, "draw": each - each // 2, "theta_dim_0": 1}
+    draws, accepted = tree["posterior"]["theta"].values[..., 0], tree["sample_stats"]["accepted"].values
+    assert np.array_equal(np.diff(draws, axis=1) != 0, accepted[:, 1:])
+    wanted = {"inference_library", "inference_library_version", "created_at", "noisewise_method"}
+    wanted |= {"epsilon", "delta", "neighbours", "accountant", "epsilon_spent"}
+    assert wanted <= set(tree.attrs)
+    assert "random_seed" not in tree.attrs
+    assert tree.attrs["epsilon_spent"] <= tree.attrs["epsilon"]
+    assert all(isinstance(value, str | int | float) for value in tree.attrs.values())  # what netCDF can hold
+    for group in tree.children:
+        path = tmp_path / f"{group}.nc"
+        tree[group].to_dataset().to_netcdf(path, engine="scipy")
+        with xr.open_dataset(path, engine="scipy") as back:
+            for name, variable in tree[group].data_vars.items():
+                assert np.array_equal(back[name].values, variable.values)
+
+
+def test_testing_shows_what_must_not_leave_and_a_seed_repeats_the_run_whatever_runs_beside_it():
+    def go(chains, promise=None):
+        made = plan(Penalty(noise=1.0, clip=4.0, proposal=0.1), promise or budget(60.0), n=N, iterations=40 * chains)
+        return sample(TARGET, RECORDS, made, chains=chains, testing=True, random_seed=3, discard=0.0)
+
+    two, five = go(2), go(5)
+    assert {"clip_fraction", "exact_ratio", "noisy_ratio", "accepted"} <= set(two["sample_stats"].data_vars)
+    assert np.array_equal(two["posterior"]["theta"], five["posterior"]["theta"][:2])
+    assert two.attrs["random_seed"] == 3
+
+
+def test_without_a_seed_no_two_runs_are_alike():
+    one, two = (sample(TARGET, RECORDS, small_plan(budget())) for _ in range(2))
+    assert not np.array_equal(one["posterior"]["theta"], two["posterior"]["theta"])
+    assert len(np.unique(os_keys(0, 50, 4).reshape(-1, 2), axis=0)) == 200
+
+
+def test_a_budget_is_spent_once_and_before_the_run(monkeypatch):
+    promise = budget()
+    made = small_plan(promise)
+    sample(TARGET, RECORDS, made)
+    assert promise.spent_delta() <= 1e-5
+    assert promise.spent_epsilon() > 0.99 * promise.epsilon
+    with pytest.raises(ValueError, match="a budget is spent once"):
+        sample(TARGET, RECORDS, made)
+    with pytest.raises(ValueError, match="allows no iteration"):
+        small_plan(promise)
+
+    interrupted = budget()
+    made = small_plan(interrupted)
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["noisewise.private.sample"], "run", stop)
+    with pytest.raises(KeyboardInterrupt):
+        sample(TARGET, RECORDS, made)
+    assert interrupted.spent_epsilon() > 0.9 * interrupted.epsilon
+
+
+def test_a_budget_may_be_spent_in_parts_of_different_kinds():
+    promise = budget()
+    first = plan(Penalty(noise=1.0, clip=4.0, proposal=0.1), promise, n=N, iterations=20)
+    sample(TARGET, RECORDS, first)
+    second = plan(HMC(noise=1.0, gradient_noise=1.0, clip=4.0, gradient_clip=4.0, step=0.05, leapfrog=3), promise, n=N)
+    assert second.iterations < plan(second.method, budget(), n=N).iterations
+    sample(TARGET, RECORDS, second, initvals={"theta": [2.0]})
+    assert len(promise.ledger) == 3
+    assert 0.9e-5 < promise.spent_delta() <= 1e-5
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        Penalty(clip=4.0, proposal=0.1),
+        MinibatchPenalty(batch=30, clip=4.0, proposal=0.1),
+        HMC(clip=4.0, gradient_clip=4.0, step=0.05, leapfrog=3),
+    ],
+)
+def test_a_plan_finds_the_noise_for_a_number_of_iterations(method):
+    promise = budget(1.0)
+    made = plan(method, promise, n=N, iterations=25)
+    assert made.iterations == 25
+    assert spent_delta(made.steps(), 1.0, made.accountant) <= 1e-5
+    less = made.method.with_noise(float(made.method.noise) * 0.995)
+    if isinstance(method, HMC):
+        less = HMC(
+            float(made.method.noise) * 0.995,
+            gradient_noise=float(made.method.noise) * 0.995,
+            clip=4.0,
+            gradient_clip=4.0,
+            step=0.05,
+            leapfrog=3,
+        )
+    assert spent_delta(plan(less, budget(30.0), n=N, iterations=25).steps(), 1.0, made.accountant) > 1e-5
+    assert f"{made.iterations} iterations" in made.describe()
+    assert promise.spent_epsilon() == 0
+
+
+def refuses(match, call):
+    with pytest.raises(ValueError, match=match):
+        call()
+
+
+def test_wrong_use_is_refused_with_a_sentence():
+    made = small_plan(budget())
+    refuses("takes no seed", lambda: sample(TARGET, RECORDS, made, random_seed=1))
+    refuses("strictly between 0 and 1", lambda: Budget(epsilon=1.0, delta=0))
+    refuses("epsilon must be finite and positive", lambda: Budget(epsilon=-1.0, delta=1e-6))
+    refuses("add_remove_one", lambda: Budget(epsilon=1.0, delta=1e-6, neighbours="add_remove_one"))
+    refuses("was not stated", lambda: plan(Penalty(noise=1.0, clip=1.0, proposal=1.0), budget()))
+    refuses("whole number", lambda: plan(Penalty(noise=1.0, clip=1.0, proposal=1.0), budget(), n=0))
+    refuses("no Lipschitz bound", lambda: sample(TARGET, RECORDS, plan(Penalty(1.0, proposal=0.1), budget(), n=N)))
+    refuses("no proposal", lambda: sample(TARGET, RECORDS, plan(Penalty(1.0, clip=1.0), budget(), n=N)))
+    refuses("give one, and the other is found", lambda: plan(Penalty(clip=1.0, proposal=0.1), budget(), n=N))
+    refuses("allows no iteration", lambda: plan(Penalty(0.001, clip=1.0, proposal=0.1), budget(0.1), n=N))
+    refuses("do not fit the budget", lambda: plan(Penalty(1.0, clip=1.0), budget(), n=N, iterations=10**6))
+    refuses("plan again with the right n", lambda: sample(TARGET, {"x": RECORDS["x"][:-1]}, made))
+    refuses("lack the columns", lambda: sample(TARGET, {"z": RECORDS["x"]}, made))
+    refuses("NaN or infinite", lambda: sample(TARGET, {"x": np.full((N, 1), np.nan)}, made))
+    refuses("less than one each", lambda: sample(TARGET, RECORDS, made, chains=10**5))
+    refuses("initvals must name", lambda: sample(TARGET, RECORDS, made, initvals={"mu": [0.0]}))
+    refuses("has shape", lambda: sample(TARGET, RECORDS, made, initvals={"theta": [0.0, 1.0]}))
+    refuses("noise must be positive", lambda: Penalty(noise=-1.0))
+    refuses("components must be", lambda: Penalty(components="some"))
+    refuses("at least 2 records", lambda: Barker(batch=1))
+    refuses("cannot account for", lambda: plan(Barker(batch=100, proposal=0.1), budget(), n=N, accountant="tight"))
+    refuses("symmetric positive definite", lambda: HMC(mass=[[1.0, 2.0], [2.0, 1.0]]))
+    refuses("jitter must lie", lambda: HMC(jitter=1.0))
+    refuses(
+        "has no normal mean", lambda: oneshot(targets.Circle(a=1.0), RECORDS, budget(), n=N, centre=[0, 0], radius=1.0)
+    )
+    refuses("the target must be", lambda: sample("gaussian", RECORDS, made))
+    assert made.budget.spent_epsilon() == 0  # refused before anything is charged
+
+
+def test_a_new_seed_setting_or_number_of_iterations_compiles_nothing():
+    traces = []
+
+    def log_likelihood(theta, record):
+        traces.append(1)
+        return -0.5 * jnp.sum((record["x"] - theta["mean"]) ** 2)
+
+    def log_prior(theta):
+        return -0.5 * jnp.sum(theta["mean"] ** 2) / 100
+
+    def target(temper):
+        return targets.from_functions(
+            log_likelihood,
+            log_prior,
+            initial={"mean": [0.0]},
+            columns=("x",),
+            temper=temper,
+        )
+
+    def go(seed, iterations, noise, temper):
+        made = plan(Penalty(noise=noise, clip=4.0, proposal=noise / 10), budget(90.0), n=N, iterations=iterations)
+        return sample(target(temper), RECORDS, made, testing=True, random_seed=seed, discard=0.0)
+
+    go(1, 30, 1.0, 1.0)
+    first = len(traces)
+    go(2, 300, 2.0, 0.5)
+    assert len(traces) == first > 0
+
+
+def test_sums_are_the_same_in_blocks_streamed_and_over_devices():
+    columns = {"x": np.random.default_rng(2).normal(size=(10_001, 2))}
+
+    def summand(records):
+        return jnp.floor(records["x"] * 2.0**30), jnp.ones_like(records["x"][:, 0])
+
+    exact = np.floor(columns["x"] * 2.0**30).sum(axis=0)
+    for table in (
+        make_table(columns),
+        make_table(columns, block=512),
+        Stream(columns, block=999),
+        Table(columns, 10_001, 10_001),
+    ):
+        total, count = table.total(summand)
+        assert np.array_equal(np.asarray(total), exact)
+        assert float(count) == 10_001
+        assert np.array_equal(np.asarray(table.take(jnp.array([3, 10_000]))["x"]), columns["x"][[3, 10_000]])
+
+
+def test_a_streamed_run_gives_the_draws_of_the_run_in_memory(tmp_path):
+    path = tmp_path / "x.npy"
+    np.save(path, RECORDS["x"])
+    mapped = Stream({"x": np.load(path, mmap_mode="r")}, block=128)
+    for method in (Penalty(noise=1.0, clip=4.0, proposal=0.1), MinibatchPenalty(1.0, batch=20, clip=4.0, proposal=0.1)):
+        runs = [
+            sample(TARGET, records, plan(method, budget(), n=N, iterations=20), testing=True, random_seed=4)
+            for records in (RECORDS, mapped)
+        ]
+        assert np.allclose(runs[0]["posterior"]["theta"], runs[1]["posterior"]["theta"], rtol=0, atol=1e-12)
+
+
+SHARDED = """
+import jax, numpy as np
+import noisewise as nw
+from noisewise.private import Penalty, HMC, Budget, plan, sample, targets
+records = {"x": np.random.default_rng(1).normal(2.0, 1.0, (301, 1))}
+target = targets.Gaussian(covariance=[[1.0]], prior_variance=100.0)
+method = HMC(noise=1.0, gradient_noise=1.0, clip=4.0, gradient_clip=4.0, step=0.05, leapfrog=2)
+def go(devices):
+    made = plan(method, Budget(epsilon=9.0, delta=1e-5), n=301, iterations=20)
+    return sample(target, records, made, testing=True, random_seed=4, devices=devices)["posterior"]["theta"].values
+assert len(jax.devices()) == 2
+print(np.max(np.abs(go(None) - go(jax.devices()))))
+"""
+
+
+def test_records_spread_over_devices_give_the_same_draws():
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", SHARDED], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 1e-12
+
+
+# An attack ---------------------------------------------------------------------------------------------------------------
+
+
+def losses_of_runs(own, chains=6000, iterations=12, noise=0.6, clip=1.0, n=20, seed=0):
+    """The likelihood-ratio statistic of an attacker who knows every record but one, from the noisy ratios of many runs.
+
+    The unknown record is ``own`` (+-1000, so clipped at its bound either way); all others are zero. The attacker's arithmetic is its own.
+    """
+    target = targets.Gaussian(covariance=[[1.0]], prior_variance=100.0)
+    records = {"x": np.zeros((n, 1))}
+    records["x"][0] = own
+    method = Penalty(noise=noise, clip=clip, proposal=0.3).ready(target, n)
+    draws, seen = run(
+        method, target, make_table(records), jnp.zeros((chains, 1)), iterations, seeded_keys(seed), probe=True
+    )
+    before = np.concatenate([np.zeros((chains, 1)), draws[:, :-1, 0]], axis=1)
+    after = seen["proposal"][..., 0]
+    bound = clip * np.abs(after - before)
+    others = (n - 1) * np.clip((after - before) * (0 - 0.5 * (after + before)), -bound, bound)
+    sd = 2 * noise * math.sqrt(n) * bound
+    direction = np.sign(after - before)
+    residual = (seen["noisy_ratio"] - others) * direction
+    return np.sum(residual * 2 * bound / sd**2, axis=1), iterations / (2 * noise**2 * n)
+
+
+def test_an_attack_never_beats_the_stated_guarantee_and_beats_a_broken_accountant():
+    plus, mu = losses_of_runs(1000.0, seed=1)
+    minus, _ = losses_of_runs(-1000.0, seed=2)
+    epsilon = 0.5
+    stated, broken = gaussian_delta(epsilon, mu), gaussian_delta(epsilon, mu / 4)
+    gains = []
+    for threshold in np.linspace(-2, 3, 41):
+        hit, miss = np.mean(plus > threshold), np.mean(minus > threshold)
+        error = math.sqrt((hit * (1 - hit) + math.exp(2 * epsilon) * miss * (1 - miss)) / len(plus))
+        gain = hit - math.exp(epsilon) * miss
+        assert gain < stated + 4 * error
+        gains.append((gain - broken) / max(error, 1e-12))
+    assert max(gains) > 6  # an accountant that takes the sensitivity for b instead of 2b is caught
+    at_best = np.mean(plus > epsilon) - math.exp(epsilon) * np.mean(minus > epsilon)
+    assert at_best == pytest.approx(stated, abs=0.03)  # the tight bound is tight: the attack nearly reaches it
+
+
+# The baseline -----------------------------------------------------------------------------------------------------------------
+
+
+def test_oneshot_posterior_is_calibrated_against_its_own_noise():
+    """Over data sets from the prior, the posterior's normal scores of the true theta are standard normal."""
+    rng = np.random.default_rng(5)
+    target = targets.Banana(a=0.5, variances=[1.0, 2.0], prior_variance=1.0)
+    scores = []
+    for repeat in range(40):
+        u = rng.normal(size=2)
+        records = {"x": u + rng.normal(size=(50, 2)) * np.sqrt([1.0, 2.0])}
+        tree = oneshot(
+            target, records, Budget(1.0, 1e-4), n=50, centre=[0.0, 0.0], radius=9.0, testing=True, random_seed=repeat
+        )
+        straight = np.asarray(target.straighten(tree["posterior"]["theta"].values[0]))
+        scores.append((u - straight.mean(axis=0)) / straight.std(axis=0))
+    flat = np.ravel(scores)
+    assert abs(flat.mean()) < 4 / math.sqrt(flat.size)
+    assert abs(np.mean(flat**2) - 1) < 4 * math.sqrt(2 / flat.size)
+
+
+def test_oneshot_spends_all_that_is_left_and_no_more():
+    promise = budget(1.0)
+    sample(TARGET, RECORDS, plan(Penalty(noise=2.0, clip=4.0, proposal=0.1), promise, n=N, iterations=30))
+    tree = oneshot(TARGET, RECORDS, promise, n=N, centre=[0.0], radius=6.0)
+    assert 0.99e-5 < promise.spent_delta() <= 1e-5
+    step = promise.ledger[-1]
+    assert isinstance(step, GaussianStep)
+    assert step.sensitivity == 12 / N
+    assert float(tree["observed_data"]["noise_sd"]) == pytest.approx(step.scale, rel=1e-6)
+    refuses("wider than the radius", lambda: oneshot(TARGET, RECORDS, promise, n=N, centre=[0.0], radius=6.0))
+
+
+# Targets ---------------------------------------------------------------------------------------------------------------------
+
+ALL_TARGETS = {
+    "gaussian": (targets.Gaussian(covariance=[[1.0, 0.9], [0.9, 1.0]], prior_variance=4.0), "x"),
+    "banana": (targets.Banana(a=2.0, b=0.3, m=0.1, variances=[2.0, 0.5], prior_variance=4.0), "x"),
+    "circle": (targets.Circle(a=0.1), "r"),
+    "logistic": (targets.LogisticRegression(predictors=2, prior_sd=2.0, bound=1.5), "xy"),
+    "poisson": (
+        targets.PoissonRegression(predictors=2, prior_sd=2.0, bound=1.5, largest=12.0, predictor_bound=1.0),
+        "xk",
+    ),
+}
+
+
+def records_for(kind, n=40):
+    rng = np.random.default_rng(9)
+    if kind == "r":
+        return {"r": rng.normal(2, 1, n)}
+    x = rng.normal(size=(n, 2))
+    if kind == "x":
+        return {"x": x}
+    x *= 1.5 / np.maximum(1.5, np.linalg.norm(x, axis=1, keepdims=True))
+    y = rng.integers(0, 2, n) if kind == "xy" else rng.integers(0, 13, n)
+    return {"x": x, "y": y.astype(float)}
+
+
+@pytest.mark.parametrize("name", ALL_TARGETS)
+def test_closed_form_ratios_and_gradients_match_the_likelihood(name):
+    target, kind = ALL_TARGETS[name]
+    records = {k: jnp.asarray(v) for k, v in records_for(kind).items()}
+    theta, new = jnp.array([0.4, -0.3]), jnp.array([0.1, 0.5])
+    difference = target.log_likelihoods(new, records) - target.log_likelihoods(theta, records)
+    assert np.allclose(target.log_ratios(theta, new, records), difference, rtol=1e-9, atol=1e-11)
+    automatic = targets.Target.gradients(target, theta, records)
+    assert np.allclose(target.gradients(theta, records), automatic, rtol=1e-9, atol=1e-11)
+    assert np.allclose(target.vector(target.named(theta)), theta)
+
+
+@pytest.mark.parametrize("name", ["logistic", "poisson"])
+def test_stated_lipschitz_bounds_hold_by_brute_force_and_are_nearly_attained(name):
+    target, kind = ALL_TARGETS[name]
+    bound, rng = float(target.lipschitz), np.random.default_rng(11)
+    slopes = []
+    for _ in range(200):
+        records = records_for(kind, 60)
+        theta = rng.normal(size=2) * 2
+        new = theta + rng.normal(size=2) * 10.0 ** rng.uniform(-4, 1)
+        slopes.append(
+            np.max(np.abs(target.log_ratios(jnp.asarray(theta), jnp.asarray(new), records)))
+            / np.linalg.norm(new - theta)
+        )
+    assert 0.5 * bound < max(slopes) <= bound * (1 + 1e-9)
+
+
+def test_where_the_model_gives_the_bound_no_ratio_is_clipped():
+    target, kind = ALL_TARGETS["logistic"]
+    made = plan(Penalty(noise=1.0, proposal=0.3), budget(20.0), n=40, iterations=40)
+    tree = sample(target, records_for(kind), made, testing=True, random_seed=1)
+    assert float(tree["sample_stats"]["clip_fraction"].max()) == 0
+    assert set(tree["posterior"].data_vars) == {"beta"}
+
+
+def test_a_library_model_is_a_target():
+    model = nw.models.Bernoulli(a=2, b=3) if hasattr(nw.models, "Bernoulli") else None
+    assert model is not None
+    target = targets.as_target(model)
+    x = jnp.array([1.0, 0.0, 1.0])
+    free = jnp.array([0.3])
+    exact = x * np.log(expit(0.3)) + (1 - x) * np.log(1 - expit(0.3))
+    found = target.log_ratios(jnp.zeros(1), free, {"x": x})
+    assert np.allclose(found, exact - np.log(0.5))
+    assert float(target.named(free)["p"]) == pytest.approx(expit(0.3))
+    # Beta(2, 3) on the logit scale, up to a constant
+    log_prior = [float(target.log_prior(jnp.array([value]))) for value in (0.0, 0.3)]
+    wanted = [2 * math.log(expit(v)) + 3 * math.log(1 - expit(v)) for v in (0.0, 0.3)]
+    assert log_prior[1] - log_prior[0] == pytest.approx(wanted[1] - wanted[0])
+
+
+def test_circle_posterior_draws_match_quadrature():
+    target = targets.Circle(a=0.02)
+    r = np.random.default_rng(3).normal(1.0, 0.5, 12)
+    import jax
+
+    draws = np.asarray(target.sample_posterior(jax.random.key(1), {"r": r}, 20_000))
+    radius = np.linspace(0, 8, 40_001)
+    weight = radius * np.exp(-0.02 * np.sum((radius[:, None] ** 2 - r**2) ** 2, axis=1))
+    mean = np.sum(weight * radius**2) / np.sum(weight)
+    squares = np.sum(draws**2, axis=1)
+    assert abs(squares.mean() - mean) < 4 * squares.std() / math.sqrt(len(draws))
+    assert np.all(np.abs(draws.mean(axis=0)) < 4 * draws.std(axis=0) / math.sqrt(len(draws)))
