@@ -17,10 +17,12 @@ __version__ = "0.1.0"
 _ROOMS = {
     "direct": "noisewise.direct",
     "engines": "noisewise.engines",
+    "mechanisms": "noisewise.release.mechanisms",
     "models": "noisewise.models",
     "noise": "noisewise.release.noise",
     "private": "noisewise.private",
     "queries": "noisewise.release.queries",
+    "report": "noisewise.report",
 }
 _NAMES = {
     "Column": "noisewise.release.queries",
@@ -30,7 +32,6 @@ _NAMES = {
     "explain": "noisewise.inference",
     "naive": "noisewise.comparison",
     "publish": "noisewise.release.publish",
-    "report": "noisewise.report",
     "sample": "noisewise.inference",
 }
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from noisewise.comparison import naive as naive
     from noisewise.inference import explain as explain
     from noisewise.inference import sample as sample
+    from noisewise.release import mechanisms as mechanisms
     from noisewise.release import noise as noise
     from noisewise.release import queries as queries
     from noisewise.release.document import Measurement as Measurement

@@ -24,6 +24,7 @@ from jaxtyping import Array, Float, Int
 from noisewise.engines.base import Engine, Support
 from noisewise.engines.surrogate import Surrogate, fit_surrogate
 from noisewise.kernels.base import Info, Kernel
+from noisewise.kernels.exchange import exchange_sweep
 from noisewise.kernels.hamiltonian import hamiltonian
 from noisewise.kernels.interweave import Move, interweave
 from noisewise.kernels.records import RecordProposal, sweep
@@ -32,12 +33,14 @@ from noisewise.models.base import Model
 from noisewise.release.document import Release
 from noisewise.typing import Key, Records, Theta
 
-ThetaMove = Literal["conjugate", "random_walk", "hmc"]
+ThetaMove = Literal["update", "random_walk", "hmc"]
 
 _BLOCK_ACCEPTANCE = 0.5
 _BLOCK_GAIN = 4.0
 _START_INFLATION = 2.0
-_SMALL = 2_000
+_SMALL = 20_000
+_MANY_MOVES = 24
+_FEW_MOVES = 8
 
 
 class AugmentationState(eqx.Module):
@@ -84,23 +87,32 @@ class AugmentationKernel(Kernel):
         sweep_key, theta_key, inverse_key, walk_key = jax.random.split(key, 4)
         model, release = self.model, self.release
         windows = -(-self.n // self.window)
-        swept = sweep(
-            sweep_key,
-            state.theta,
-            state.records,
-            jnp.sum(release.statistics(state.records), axis=0),
-            release,
-            self.record_proposal or self._propose,
-            first=jnp.minimum((state.turn % windows) * self.window, self.n - self.window),
-            window=self.window,
-            block=jnp.round(jnp.exp(state.log_block)).astype(int),
-        )
+        first = jnp.minimum((state.turn % windows) * self.window, self.n - self.window)
+        propose = self.record_proposal or self._propose
+        if release.unnormalised:
+            swept = exchange_sweep(
+                sweep_key, state.theta, state.records, release, propose, first=first, window=self.window
+            )
+        else:
+            total = jnp.sum(release.statistics(state.records), axis=0)
+            block = jnp.round(jnp.exp(state.log_block)).astype(int)
+            swept = sweep(
+                sweep_key,
+                state.theta,
+                state.records,
+                total,
+                release,
+                propose,
+                first=first,
+                window=self.window,
+                block=block,
+            )
         records = swept.records
         stats = {"acceptance_rate": swept.acceptance_rate, "min_acceptance": swept.min_acceptance}
 
         theta = self._centred_move(theta_key, state, records, stats)
-        conjugate = self.theta_move == "conjugate"
-        within = jax.tree.map(lambda new, old: 0.5 * (new - old) ** 2, theta, state.theta) if conjugate else {}
+        fresh = self.theta_move == "update" and model.conjugate
+        within = jax.tree.map(lambda new, old: 0.5 * (new - old) ** 2, theta, state.theta) if fresh else {}
 
         if self.interweave:
             u = model.inverse(theta, records, inverse_key)
@@ -131,10 +143,11 @@ class AugmentationKernel(Kernel):
         )
 
     def _propose(self, key: Key, theta: Theta, current: Records) -> tuple[Records, Float[Array, " m"]]:
-        return self.model.simulate(key, theta, self.window), jnp.zeros(self.window)
+        # columns that the model does not make stay as they are
+        return {**current, **self.model.simulate(key, theta, self.window)}, jnp.zeros(self.window)
 
     def _centred_move(self, key: Key, state: AugmentationState, records: Records, stats: dict[str, Array]) -> Theta:
-        if self.theta_move == "conjugate":
+        if self.theta_move == "update":
             return self.model.update(key, state.theta, records)
         target, position = self._complete_data_target(records), self.model.unconstrain(state.theta)
         if self.theta_move == "random_walk":
@@ -156,9 +169,7 @@ class AugmentationKernel(Kernel):
         return state.theta
 
     def predict(self, key: Key, state: AugmentationState) -> dict[str, Array]:
-        total = jnp.sum(self.release.statistics(state.records), axis=0)
-        simulated = self.release.simulate(key, total)
-        return dict(zip(self.release.names, simulated, strict=True))
+        return self.release.respond(key, state.records)
 
     def latent(self, state: AugmentationState) -> Records:
         return state.records
@@ -174,7 +185,7 @@ class Augmentation(Engine):
     block: int | None = None
     fraction: float | None = None
     move: Move = "random_walk"
-    moves: int = 8
+    moves: int | None = None
     theta_move: ThetaMove | None = None
     record_proposal: RecordProposal | None = None
 
@@ -184,22 +195,37 @@ class Augmentation(Engine):
         missing = [name for name in release.columns if name not in model.columns]
         if missing:
             return Support(False, f"the release reads columns {missing} that the model does not describe")
-        return Support(True, "works with any record-additive release", f"O(n) per iteration, n = {release.n}")
+        if release.unnormalised and self.move != "random_walk":
+            return Support(False, "a mechanism without its normaliser needs move='random_walk'")
+        if self.theta_move == "update" and not model.has_update:
+            return Support(False, "theta_move='update' needs a model with an update")
+        if self.theta_move in ("random_walk", "hmc") and not (model.has_log_prior and model.has_log_likelihood):
+            return Support(False, f"theta_move={self.theta_move!r} needs a model with log_prior and log_likelihood")
+        reason = "works with any record-additive release"
+        if self.interweave and not self._can_interweave(model):
+            lacking = "log_prior" if not model.has_log_prior else "inverse"
+            reason += f", but without interweaving, because the model has no {lacking}: expect slow mixing"
+        return Support(True, reason, f"O(n) per iteration, n = {release.n}")
+
+    def _can_interweave(self, model: Model) -> bool:
+        return model.has_log_prior and model.has_inverse
 
     def build(self, model: Model, release: Release, key: Key) -> AugmentationKernel:
         assert release.n is not None
         fraction = self.fraction if self.fraction is not None else min(1.0, max(0.1, _SMALL / release.n))
+        window = release.n if release.per_record else max(1, round(fraction * release.n))
+        moves = self.moves if self.moves is not None else (_MANY_MOVES if release.n <= _SMALL else _FEW_MOVES)
         return AugmentationKernel(
             model=model,
             release=release,
             surrogate=eqx.filter_jit(fit_surrogate)(key, model, release, release.n),
             record_proposal=self.record_proposal,
-            theta_move=self.theta_move or ("conjugate" if model.conjugate else "random_walk"),
-            interweave=self.interweave,
+            theta_move=self.theta_move or ("update" if model.has_update else "random_walk"),
+            interweave=self.interweave and self._can_interweave(model),
             move=self.move,
-            moves=self.moves,
-            window=max(1, round(fraction * release.n)),
-            block=self.block,
+            moves=moves,
+            window=window,
+            block=1 if release.per_record else self.block,
             n=release.n,
         )
 

@@ -19,7 +19,6 @@ from jaxtyping import Array, Float
 
 from noisewise.models.base import Model
 from noisewise.release.document import Release
-from noisewise.release.mechanism import AdditiveNoise
 from noisewise.typing import Key
 
 _PARTICLES = 512
@@ -49,8 +48,8 @@ def surrogate_log_likelihood(model: Model, release: Release, free: Array, u: obj
     for measurement in release.measurements:
         size = measurement.mechanism.size
         part = slice(start, start + size)
-        if isinstance(measurement.mechanism, AdditiveNoise):
-            noise = jnp.broadcast_to(measurement.mechanism.noise.variance, (size,))
+        noise = measurement.mechanism.noise_variance
+        if noise is not None:
             covariance = spread[part, part] + jnp.diag(noise)
             factor = jnp.linalg.cholesky(covariance)
             white = jax.scipy.linalg.solve_triangular(factor, measurement.value - mean[part], lower=True)
@@ -64,9 +63,14 @@ def surrogate_log_likelihood(model: Model, release: Release, free: Array, u: obj
 def fit_surrogate(key: Key, model: Model, release: Release, n: int) -> Surrogate:
     """Anneal a population from the prior to the surrogate posterior and return its mean and covariance."""
     prior_key, innovation_key, round_key = jax.random.split(key, 3)
-    u = model.innovations(innovation_key, min(n, _RECORDS))
+    u = model.innovations(innovation_key, n if release.per_record else min(n, _RECORDS))
     free = jax.vmap(lambda k: model.unconstrain(model.sample_prior(k)))(jax.random.split(prior_key, _PARTICLES))
     score = jax.vmap(lambda z: surrogate_log_likelihood(model, release, z, u, n))
+    if not model.has_log_prior:
+        # without the prior's density the population cannot move: weigh the prior draws once
+        likelihood = _finite(score(free))
+        power = _largest_power(likelihood, jnp.zeros(_PARTICLES))
+        return Surrogate(*_moments(free, power * likelihood))
     prior = jax.vmap(model.log_prior_free)
     mean, covariance = _moments(free, jnp.zeros(_PARTICLES))
     prior_scale = jnp.diag(covariance)

@@ -16,12 +16,13 @@ from typing import Literal
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from noisewise.kernels.exchange import exchange_log_ratio
 from noisewise.kernels.walk import LogTarget, Walk, Walked, elliptical_slice, random_walk
 from noisewise.models.base import Model
 from noisewise.release.document import Release
 from noisewise.typing import Innovations, Key
 
-Move = Literal["random_walk", "elliptical_slice", "both"]
+Move = Literal["random_walk", "elliptical_slice"]
 
 
 def non_centred_target(model: Model, release: Release, u: Innovations) -> LogTarget:
@@ -47,6 +48,12 @@ def interweave(
 ) -> Walked:
     """``moves`` non-centred moves of the unconstrained theta."""
     target = non_centred_target(model, release, u)
+
+    def correction(key: Key, position: Array, candidate: Array) -> Array:
+        here, there = (model.transform(model.constrain(free), u) for free in (position, candidate))
+        return exchange_log_ratio(key, release, here, there)
+
     if move == "elliptical_slice":
         return elliptical_slice(key, target, position, walk)
-    return random_walk(key, target, position, walk, moves=moves)
+    exchange = correction if release.unnormalised else None
+    return random_walk(key, target, position, walk, moves=moves, correction=exchange)

@@ -24,6 +24,8 @@ from jaxtyping import Array, Float
 from noisewise.typing import Key
 
 LogTarget = Callable[[Float[Array, " d"]], Float[Array, ""]]
+Correction = Callable[[Key, Float[Array, " d"], Float[Array, " d"]], Float[Array, ""]]
+"""``(key, position, candidate)`` to what the log acceptance ratio holds beside the log target (an exchange step's part)."""
 
 _TARGET_ACCEPTANCE = 0.3
 _COVARIANCE_FLOOR = 1e-10
@@ -94,24 +96,37 @@ class Walked(NamedTuple):
     acceptance: Float[Array, ""]
 
 
-def random_walk(key: Key, log_target: LogTarget, position: Float[Array, " d"], walk: Walk, *, moves: int) -> Walked:
+def random_walk(
+    key: Key,
+    log_target: LogTarget,
+    position: Float[Array, " d"],
+    walk: Walk,
+    *,
+    moves: int,
+    correction: Correction | None = None,
+) -> Walked:
     """``moves`` steps of the random walk."""
-    step_key, accept_key = jax.random.split(key)
+    step_key, accept_key, correction_key = jax.random.split(key, 3)
     normals = jax.random.normal(step_key, (moves, position.shape[0]), dtype=float)
     steps = jnp.exp(walk.log_scale) * jnp.sum(walk.factor * normals[:, None, :], axis=-1)
     log_uniform = -jax.random.exponential(accept_key, (moves,), dtype=float)
 
-    def move(carry: tuple[Array, Array], draws: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:
+    def move(carry: tuple[Array, Array], draws: tuple[Array, Array, Array]) -> tuple[tuple[Array, Array], Array]:
         position, current = carry
-        step, log_u = draws
+        step, log_u, number = draws
         candidate = position + step
         value = log_target(candidate)
         # NaN compares false, so a candidate outside the target's domain is rejected
-        accept = log_u < value - current
-        probability = jnp.where(jnp.isnan(value), 0.0, jnp.exp(jnp.minimum(value - current, 0.0)))
+        log_ratio = value - current
+        if correction is not None:
+            log_ratio = log_ratio + correction(jax.random.fold_in(correction_key, number), position, candidate)
+        accept = log_u < log_ratio
+        probability = jnp.where(jnp.isnan(log_ratio), 0.0, jnp.exp(jnp.minimum(log_ratio, 0.0)))
         return (jnp.where(accept, candidate, position), jnp.where(accept, value, current)), probability
 
-    (position, value), probability = lax.scan(move, (position, log_target(position)), (steps, log_uniform))
+    (position, value), probability = lax.scan(
+        move, (position, log_target(position)), (steps, log_uniform, jnp.arange(moves))
+    )
     return Walked(position, value, jnp.mean(probability))
 
 

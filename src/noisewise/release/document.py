@@ -183,6 +183,26 @@ class Release(eqx.Module):
             m.mechanism.simulate(k, part) for m, k, part in zip(self.measurements, keys, self.split(total), strict=True)
         )
 
+    def respond(self, key: Key, records: Records) -> dict[str, Array]:
+        """A simulated release of these records, by measurement; empty if a mechanism cannot be simulated."""
+        if not all(m.mechanism.simulates for m in self.measurements):
+            return {}
+        keys = jax.random.split(key, len(self.measurements))
+        return {
+            name: m.mechanism.respond(k, records, m.value)
+            for name, m, k in zip(self.names, self.measurements, keys, strict=True)
+        }
+
+    @property
+    def unnormalised(self) -> bool:
+        """Whether a mechanism's density lacks a normaliser that depends on the records."""
+        return any(m.mechanism.unnormalised for m in self.measurements)
+
+    @property
+    def per_record(self) -> bool:
+        """Whether a released value has a part for each record."""
+        return any(m.mechanism.per_record for m in self.measurements)
+
     def split(self, total: Array) -> list[Array]:
         """The totals of each measurement, from all of them together (last axis)."""
         ends = np.cumsum([m.mechanism.size for m in self.measurements])

@@ -48,6 +48,30 @@ class Mechanism(eqx.Module):
     def simulate(self, key: Key, total: Float[Array, " size"]) -> Array:
         """A simulated release given the total, for predictions and tests (never for publishing)."""
 
+    def respond(self, key: Key, records: Records, released: Array) -> Array:
+        """A simulated release of these records; ``released`` only says where a mechanism's rows would be evaluated."""
+        return self.simulate(key, jnp.sum(self.statistics(records, released), axis=0))
+
+    @property
+    def simulates(self) -> bool:
+        """Whether :meth:`respond` can simulate a release."""
+        return True
+
+    @property
+    def unnormalised(self) -> bool:
+        """Whether ``log g`` lacks a normaliser that depends on the records, so that engines must take exchange steps."""
+        return False
+
+    @property
+    def per_record(self) -> bool:
+        """Whether the released value has a part for each record, so that rows need all records, in their order."""
+        return False
+
+    @property
+    def noise_variance(self) -> Array | None:
+        """The variance of each released number around its total, roughly; for starting values, never for results."""
+        return None
+
     def check(self, value: Any) -> Array:
         """A released value as an array of the mechanism's shape, or a sentence on what is wrong with it."""
         if isinstance(value, jax.core.Tracer):
@@ -129,6 +153,10 @@ class AdditiveNoise(Mechanism):
 
     def simulate(self, key: Key, total: Float[Array, " size"]) -> Array:
         return total + self.noise.sample(key, total.shape)
+
+    @property
+    def noise_variance(self) -> Array:
+        return jnp.broadcast_to(self.noise.variance, (self.size,))
 
 
 def _offenders(array: Array | np.ndarray, bad: np.ndarray) -> str:

@@ -110,9 +110,7 @@ class TruncatedNoise(_OnQuery):
     def log_density(self, released: Array, total: Float[Array, " size"]) -> Float[Array, ""]:
         if self.noise.discrete:
             support = self.lower + jnp.arange(self.count)
-            normaliser = jax.nn.logsumexp(
-                jax.vmap(lambda value: self.noise.log_prob(value - total))(support), axis=0
-            )
+            normaliser = jax.nn.logsumexp(jax.vmap(lambda value: self.noise.log_prob(value - total))(support), axis=0)
         else:
             normaliser = log_interval(self.noise, self.lower - total, self.upper - total)
         inside = (released >= self.lower) & (released <= self.upper)
@@ -184,7 +182,10 @@ class CensoredNoise(_OnQuery):
         residual = released - total
         if self.noise.discrete:
             # P(noise <= k) and P(noise >= k) of the discrete Laplace law: q^|k| / (1 + q) beyond zero, q = exp(-1/scale)
-            below, above = discrete_laplace_log_cdf(self.noise, residual), discrete_laplace_log_cdf(self.noise, -residual)
+            below, above = (
+                discrete_laplace_log_cdf(self.noise, residual),
+                discrete_laplace_log_cdf(self.noise, -residual),
+            )
             inside = self.noise.log_prob(residual)
         else:
             half = self.rounding / 2
