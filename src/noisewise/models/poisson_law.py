@@ -150,12 +150,13 @@ def _odds(table: Table, count: Array) -> Array:
     known = (index >= table.first) & (index <= table.last)
     values = jnp.where(count < 0, -jnp.inf, table.odds[jnp.clip(index, 0, _TABLE - 1)])
 
-    def integrate(state: tuple[Array, Array]) -> tuple[Array, Array]:
-        known, values = state
-        integrated = log_odds(count.astype(float), table.rate)
-        return jnp.ones_like(known), jnp.where(known, values, integrated)
+    def integrate(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        known, values, asked = state
+        # the counts change, or the compiler would take their integrals out of the loop and always compute them
+        return jnp.ones_like(known), jnp.where(known, values, log_odds(asked, table.rate)), -jnp.ones_like(asked)
 
-    return jax.lax.while_loop(lambda state: ~jnp.all(state[0]), integrate, (known | (count < 0), values))[1]
+    start = (known | (count < 0), values, count.astype(float))
+    return jax.lax.while_loop(lambda state: ~jnp.all(state[0]), integrate, start)[1]
 
 
 def _logit(log_probability: Array) -> Array:
