@@ -231,8 +231,8 @@ def compare(name: str, algorithm: str, *, chains: int = 20, seed: int = 0) -> xr
 
 
 def floor_of(name: str, *, seed: int = 0, repeats: int = 10) -> Float[np.ndarray, " repeats"]:
-    """The discrepancy of further exact posterior samples: the lines at the bottom of Figures 6.2 to 6.4 (zero is the
-    centre for the circle).""" made = experiment(name)
+    """The discrepancy of further exact posterior samples: the lines at the bottom of Figures 6.2 to 6.4."""
+    made = experiment(name)
     data, first, second = jax.random.split(jax.random.key(seed), 3)
     records = made.records(data)
     reference, rng = made.reference(first, records), np.random.default_rng(seed)
@@ -244,11 +244,9 @@ def floor_of(name: str, *, seed: int = 0, repeats: int = 10) -> Float[np.ndarray
 
 def figure_6_1(epsilons: Sequence[float] = (1, 2, 3, 4, 5, 6)) -> xr.Dataset:
     """Iterations allowed on the flat banana, d = 2, by algorithm, accountant and epsilon."""
-    wanted: list[tuple[str, AccountantName]] = [
-        *(("dpps", name) for name in ("zcdp", "rdp", "rdp_improved", "tight")),  # type: ignore[list-item]
-        *(("mdpps", name) for name in ("rdp", "rdp_improved", "pld", "pld_without_replacement")),  # type: ignore[list-item]
-        *(("hmc", name) for name in ("zcdp", "rdp", "rdp_improved", "tight")),  # type: ignore[list-item]
-    ]
+    full: tuple[AccountantName, ...] = ("zcdp", "rdp", "rdp_improved", "tight")
+    batch: tuple[AccountantName, ...] = ("rdp", "rdp_improved", "pld", "pld_without_replacement")
+    wanted = [(key, name) for key, names in (("dpps", full), ("mdpps", batch), ("hmc", full)) for name in names]
     counts = [[_count(algorithm, name, float(e)) for e in epsilons] for algorithm, name in wanted]
     labels = [f"{algorithm}: {name}" for algorithm, name in wanted]
     return xr.Dataset(
@@ -268,8 +266,8 @@ def _count(algorithm: str, accountant: AccountantName, epsilon: float) -> int:
 def figure_6_2(
     *, d: int = 2, bounds: Sequence[float] = (0.1, 0.2, 0.5, 1, 2, 4, 8), chains: int = 20, seed: int = 0
 ) -> xr.Dataset:
-    """What clipping ratios does without privacy noise: discrepancy and clip fraction by bound, random walk (3,000) and
-    HMC (500 iterations).""" name = f"easy-{d}d"
+    """Clipping without privacy noise: discrepancy and clip fraction by bound, random walk (3,000 iterations) and HMC (500)."""
+    name = f"easy-{d}d"
     made = experiment(name)
     data, first, second = jax.random.split(jax.random.key(seed), 3)
     records = made.records(data)
@@ -312,7 +310,9 @@ def draw(figure: str, results: dict[tuple[str, str], xr.Dataset], path: str | Pa
                 axis.fill_between(data["epsilon"], low, high, alpha=0.2)
         if variable == "discrepancy":
             axis.axhline(float(np.median(floor_of(name))), color="black", linewidth=0.8)
-        axis.set(title=_TABLE["models"][name]["name"], xlabel="epsilon", ylabel=variable.replace("_", " "), ylim=(0, None))
+        axis.set(
+            title=_TABLE["models"][name]["name"], xlabel="epsilon", ylabel=variable.replace("_", " "), ylim=(0, None)
+        )
     axes[0][0].legend(fontsize=7)
     panels.tight_layout()
     panels.savefig(path)
