@@ -18,6 +18,9 @@ from noisewise.release.moments import Moments
 from noisewise.release.noise import Gaussian, Noise
 from noisewise.release.privacy import Privacy, compose
 from noisewise.release.query import Neighbours, Query, check_neighbours
+from noisewise.release.randomised_response import RandomisedResponse
+from noisewise.release.record_columns import RecordColumns
+from noisewise.release.records import RecordNoise
 from noisewise.typing import Key, Records
 
 _FAR = 50.0
@@ -39,8 +42,8 @@ class Measurement(eqx.Module):
 
     def __init__(
         self,
-        query: Query | None = None,
-        noise: Noise | None = None,
+        query: Query | RecordColumns | None = None,
+        noise: Noise | RandomisedResponse | None = None,
         value: Any = None,
         *,
         mechanism: Mechanism | None = None,
@@ -49,7 +52,7 @@ class Measurement(eqx.Module):
         if mechanism is None:
             if query is None or noise is None:
                 raise ValueError("A Measurement needs a query and its noise, or a mechanism; one of them is missing.")
-            mechanism = AdditiveNoise(query, noise)
+            mechanism = _noise_on(query, noise)
         elif query is not None or noise is not None:
             raise ValueError("Give a Measurement either a query with its noise or a mechanism, not both.")
         if value is None:
@@ -115,6 +118,7 @@ class Release(eqx.Module):
         check_counted([m.mechanism for m in self.measurements], self.n)
         for measurement in self.measurements:
             _check_counts(measurement, self.n)
+            _check_rows(measurement, self.n)
 
     @property
     def privacy(self) -> Privacy | None:
@@ -249,6 +253,22 @@ def total_privacy(mechanisms: Sequence[Mechanism], parts: Sequence[Privacy], del
     apart = Privacy("approximate", pure + float(converted.loss), delta)
     together = whole.approximate(delta, gaussian=gaussian and len(rest) == len(parts))
     return min(apart, together, key=lambda found: float(found.loss))
+
+
+def _noise_on(query: Query | RecordColumns, noise: Noise | RandomisedResponse) -> Mechanism:
+    if isinstance(query, RecordColumns):
+        return RecordNoise(query, noise)
+    if isinstance(noise, RandomisedResponse):
+        raise ValueError(
+            "Randomised response is noise on every record: its query is nw.queries.Records(columns=(...))."
+        )
+    return AdditiveNoise(query, noise)
+
+
+def _check_rows(measurement: Measurement, n: int | None) -> None:
+    rows = measurement.value.shape[0] if measurement.mechanism.per_record else n
+    if rows != n:
+        raise ValueError(f"The release has n={n}, but its table of records has {rows} rows; give n={rows}.")
 
 
 def _check_counts(measurement: Measurement, n: int | None) -> None:

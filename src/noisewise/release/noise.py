@@ -25,6 +25,7 @@ from jax.scipy import stats
 from jaxtyping import Array, ArrayLike, Float
 
 from noisewise.release import privacy
+from noisewise.release.randomised_response import RandomisedResponse
 from noisewise.typing import Key
 
 if TYPE_CHECKING:
@@ -307,4 +308,13 @@ class DiscreteGaussian(_ConcentratedCalibration):
 
 LAWS: dict[str, type[Noise]] = {law.name: law for law in (Laplace, Gaussian, DiscreteLaplace, DiscreteGaussian)}
 
-__all__ = ["LAWS", "DiscreteGaussian", "DiscreteLaplace", "Gaussian", "Laplace", "Noise", "positive_scale"]
+__all__ = [
+    "LAWS",
+    "DiscreteGaussian",
+    "DiscreteLaplace",
+    "Gaussian",
+    "Laplace",
+    "Noise",
+    "RandomisedResponse",
+    "positive_scale",
+]

@@ -22,7 +22,8 @@ from jaxtyping import Array, Float
 
 from noisewise.release.moments import Moments, regression_moments
 from noisewise.release.query import UNIT, Column, Neighbours, Norm, Query, check_neighbours, check_norm, length
-from noisewise.typing import Records
+from noisewise.release.record_columns import RecordColumns as Records
+from noisewise.typing import Records as Table
 
 _LARGEST_ROW = 1024.0
 
@@ -86,7 +87,7 @@ class Counts(Query):
             for cell in np.ndindex(*shape)
         )
 
-    def statistics(self, records: Records) -> Float[Array, "n size"]:
+    def statistics(self, records: Table) -> Float[Array, "n size"]:
         rows = []
         for table, shape in zip(self.tables, self.shapes, strict=True):
             cell = jnp.zeros_like(records[table[0]], dtype=int)
@@ -186,7 +187,7 @@ class Custom(Query):
     2.0
     """
 
-    function: Callable[[Records], Array] = eqx.field(static=True)
+    function: Callable[[Table], Array] = eqx.field(static=True)
     reads: tuple[str, ...] = eqx.field(static=True)
     length: int = eqx.field(static=True)
     l1: float | None = eqx.field(static=True, default=None)
@@ -196,7 +197,7 @@ class Custom(Query):
 
     def __init__(
         self,
-        function: Callable[[Records], Array],
+        function: Callable[[Table], Array],
         size: int,
         l1: float | None = None,
         l2: float | None = None,
@@ -243,7 +244,7 @@ class Custom(Query):
     def labels(self) -> tuple[str, ...]:
         return tuple(f"t{j}" for j in range(self.length))
 
-    def statistics(self, records: Records) -> Float[Array, "n size"]:
+    def statistics(self, records: Table) -> Float[Array, "n size"]:
         return eqx.filter_vmap(lambda record: jnp.reshape(self.function(record), (self.length,)))(
             {name: records[name] for name in self.reads}
         )
@@ -303,4 +304,4 @@ class Custom(Query):
         return ()
 
 
-__all__ = ["Column", "Counts", "Custom", "Moments", "Neighbours", "Norm", "Query", "regression_moments"]
+__all__ = ["Column", "Counts", "Custom", "Moments", "Neighbours", "Norm", "Query", "Records", "regression_moments"]

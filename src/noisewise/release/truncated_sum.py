@@ -103,7 +103,9 @@ class TruncatedSum(Query):
                     f"statistics must be distinct names among {', '.join(map(repr, STATISTICS))}, or a function; got {self.names!r}."
                 )
             if ranges is not None:
-                raise ValueError("ranges belong to a statistic that is a function; those of named statistics are known.")
+                raise ValueError(
+                    "ranges belong to a statistic that is a function; those of named statistics are known."
+                )
             if "log x" in self.names and self.lower <= 0:
                 raise ValueError(f"The statistic 'log x' needs a positive lower bound; got lower={self.lower}.")
         elif self.given is not None and not (all(map(math.isfinite, self.given)) and self.given[0] <= self.given[1]):
