@@ -124,7 +124,7 @@ def naive_bayes(n: int, prior: float, published: Published) -> dict[str, Mixture
 
 def poisson(n: int, shape: float, rate: float, upper: int, published: Published) -> Grid:
     """The rate given noisy copies of the sum of counts clamped to ``[0, upper]``, by convolution of their law."""
-    points = np.exp(np.linspace(np.log(1e-4), np.log(60.0), 6001))
+    points = np.exp(np.linspace(np.log(1e-4), np.log(60.0), 2001))
     mass = stats.poisson.pmf(np.arange(upper), points[:, None])
     mass = np.concatenate([mass, np.maximum(1 - mass.sum(axis=1, keepdims=True), 0.0)], axis=1)
     total = np.ones((len(points), 1))
@@ -174,12 +174,12 @@ def regression(
 ) -> list[Grid]:
     """Intercept and slope given a noisy statistic of one record (x, y), by quadrature over the record and both coefficients."""
     mean, sd = covariate
-    x, x_weight = clamped_nodes(mean - 6 * sd, mean + 6 * sd, (-1.0, 0.0, 1.0), 40)
-    y, y_weight = clamped_nodes(-40.0, 40.0, (-10.0, -4.0, -1.0, 0.0, 1.0, 4.0, 10.0), 40)
+    x, x_weight = clamped_nodes(mean - 6 * sd, mean + 6 * sd, (-1.0, 0.0, 1.0), 16)
+    y, y_weight = clamped_nodes(-40.0, 40.0, (-10.0, -4.0, -1.0, 0.0, 1.0, 4.0, 10.0), 24)
     grid_x, grid_y = np.meshgrid(x, y, indexing="ij")
     density = np.exp(log_release(published, statistic(grid_x, grid_y)))
     mass = density * (stats.norm.pdf(x, mean, sd) * x_weight)[:, None] * y_weight
-    beta = np.linspace(-6 * coef_scale, 6 * coef_scale, 181)
+    beta = np.linspace(-6 * coef_scale, 6 * coef_scale, 121)
     prior = stats.norm.pdf(beta, 0.0, coef_scale)
     joint = np.empty((len(beta), len(beta)))
     for j, slope in enumerate(beta):
