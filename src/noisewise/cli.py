@@ -16,6 +16,7 @@ import typer
 
 from noisewise import __version__
 
+_STOPPED = 130
 _EPILOG = "Errors are one sentence on stderr with exit code 2. NOISEWISE_DEBUG=1 shows the traceback instead."
 
 app = typer.Typer(
@@ -194,9 +195,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code = app(
                 list(sys.argv[1:] if arguments is None else arguments), prog_name="noisewise", standalone_mode=False
             )
+        if code == _STOPPED:
+            raise KeyboardInterrupt
         return code if isinstance(code, int) else 0
     except KeyboardInterrupt:
-        return _fail("Stopped before there was anything to keep.", 130)
+        return _fail("Stopped before there was anything to keep.", _STOPPED)
     except Exception as problem:
         if os.environ.get("NOISEWISE_DEBUG"):
             raise
@@ -208,7 +211,7 @@ def _judge(problem: Exception) -> int:
     if type(problem).__name__ in ("Exit", "NoArgsIsHelpError"):
         return int(getattr(problem, "exit_code", 0))
     if type(problem).__name__ == "Abort":
-        return _fail("Stopped before there was anything to keep.", 130)
+        return _fail("Stopped before there was anything to keep.", _STOPPED)
     if callable(message := getattr(problem, "format_message", None)):
         where = getattr(getattr(problem, "ctx", None), "command_path", "noisewise")
         return _fail(f"{str(message()).rstrip('.')}. See {where} --help.", 2)

@@ -28,9 +28,6 @@ def run(
         writable(output, ".nc")
     release = Release.load(existing(release_path, "release document"))
     model = load_model(model_path)
-    choice = nw.explain(model, release, settings["method"])
-    if not as_json:
-        say(f"Fitting {type(model).__name__} to {release_path}. {choice.reason}")
     tree = nw.sample(model, release, **settings)
     if compare or output is not None:
         tree = add_comparisons(tree, model, release)
@@ -40,6 +37,7 @@ def run(
     if as_json:
         say(json.dumps(as_object(tree, rows, output), indent=2, allow_nan=False))
         return
+    say(f"Fitted {type(model).__name__} to {release_path}. {tree.attrs['noisewise_reason']}")
     print_summary(rows)
     if compare:
         say()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import types
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -21,9 +21,9 @@ def report(tree: xr.DataTree, path: str | Path, *, model: Model | None = None) -
 
 
 class _Room(types.ModuleType):
-    # importing the folder binds it to the name of the function; either one can be called
-    def __call__(self, *args: Any, **kwargs: Any) -> Path:
-        return report(*args, **kwargs)
+    # importing the folder binds it to the name of the function, so the folder itself can be called
+    def __call__(self, tree: xr.DataTree, path: str | Path, *, model: Model | None = None) -> Path:
+        return report(tree, path, model=model)
 
 
 sys.modules[__name__].__class__ = _Room

@@ -1,0 +1,167 @@
+"""The report: one file that needs nothing else, and that says what the run says."""
+
+from __future__ import annotations
+
+import html.parser
+import re
+import xml.dom.minidom
+
+import numpy as np
+import pytest
+import xarray as xr
+from scipy import stats
+
+import noisewise as nw
+from noisewise.comparison import add_comparisons
+from noisewise.report.summary import scalars, summarise
+
+MODEL = nw.models.Categorical(np.full(26, 2.0))
+COIN = nw.models.Bernoulli(2, 2)
+
+
+@pytest.fixture(scope="module")
+def release():
+    rng = np.random.default_rng(1)
+    value = rng.multinomial(60, np.full(26, 1 / 26)) + rng.laplace(0, 2.0, 26)
+    query = nw.queries.Counts({"x": 26}, [("x",)])
+    return nw.Release([nw.Measurement(query, nw.noise.Laplace(2.0), [value], name="<tables> & more")], n=60)
+
+
+@pytest.fixture(scope="module")
+def tree(release):
+    return nw.naive(MODEL, release, draws=60, chains=2, random_seed=1)
+
+
+@pytest.fixture(scope="module")
+def page(tree, tmp_path_factory):
+    path = tmp_path_factory.mktemp("report") / "page.html"
+    return nw.report(tree, path, model=MODEL).read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def coin():
+    """A small run, with a naive posterior and a prior."""
+    query = nw.queries.Moments({"x": nw.Column(0, 1)}, [{"x": 1}])
+    release = nw.Release([nw.Measurement(query, nw.noise.Laplace(2.0), [61.0])], n=60)
+    tree = nw.sample(
+        COIN, release, draws=1000, tune=300, chains=2, random_seed=1, progressbar=False, method="augmentation"
+    )
+    return add_comparisons(tree, COIN, release)
+
+
+class Reader(html.parser.HTMLParser):
+    """Collects the tags, and checks that they are closed in order."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.tags = [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in {"meta", "br", "link"}:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_well_formed_and_needs_nothing_else(page):
+    reader = Reader()
+    reader.feed(page)
+    assert reader.open == []
+    names = {tag for tag, _ in reader.tags}
+    assert not names & {"script", "link", "img", "iframe", "object"}
+    for _, attrs in reader.tags:
+        for key, value in attrs.items():
+            if key in {"src", "href", "xlink:href"}:
+                assert value.startswith("#"), value
+    assert "@import" not in page
+    assert not re.search(r"url\((?!#)", page)
+
+
+def test_every_plot_is_an_image_with_an_alternative_text_and_names_of_its_own(page):
+    plots = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    # 24 of the parameters are drawn: densities and traces, and one picture of intervals
+    assert len(plots) == 24 + 24 + 1
+    assert "2 more parameters are in the tables and not drawn" in page
+    identifiers = []
+    for plot in plots:
+        root = xml.dom.minidom.parseString(plot).documentElement
+        assert root.getAttribute("role") == "img"
+        assert len(root.getAttribute("aria-label")) > 40
+        assert not root.hasAttribute("width")
+        found = re.findall(r'\bid="([^"]*)"', plot)
+        assert set(re.findall(r"url\(#([^)]*)\)", plot)) <= set(found)
+        identifiers += found
+    assert len(set(identifiers)) == len(identifiers)
+
+
+def test_the_page_suits_light_and_dark_and_narrow_screens(page):
+    assert "prefers-color-scheme: dark" in page
+    assert 'name="viewport"' in page
+    assert "overflow-x: auto" in page
+    assert "currentColor" in page
+    # no ink of a fixed dark colour in the plots
+    assert not re.search(r"(stroke|fill): #(000000|010203)", page)
+
+
+def test_the_page_says_what_the_run_says(page, tree):
+    for words in (
+        tree.attrs["noisewise_verdict"],
+        tree.attrs["noisewise_reason"],
+        "A release of 1 measurement of n = 60 records",
+        "&lt;tables&gt; &amp; more",
+        "Categorical(",
+        str(tree.attrs["random_seed"]),
+        tree.attrs["inference_library_version"],
+        "p[25]",
+    ):
+        assert words in page, words
+    assert "<tables>" not in page
+
+
+def test_a_run_that_has_not_converged_is_marked(coin, tmp_path):
+    bad = coin.copy()
+    bad.attrs |= {"noisewise_converged": 0, "noisewise_verdict": "NOT converged: look."}
+    page = nw.report(bad, tmp_path / "bad.html").read_text()
+    assert '<p class="verdict bad"><strong>NOT converged: look.' in page
+
+
+def test_a_good_run_is_not_marked_as_bad_and_its_naive_posterior_is_explained(coin, tmp_path):
+    page = nw.report(coin, tmp_path / "good.html").read_text()
+    assert 'class="verdict bad"' not in page
+    assert "Converged: largest R-hat" in page
+    assert "the sum of x, 61, is impossible for 60 records; taken as 60" in page
+    assert nw.report(coin, tmp_path / "again.html").read_text() == page
+
+
+def test_without_prior_and_naive_the_posterior_stands_alone(coin, tmp_path):
+    alone = coin.copy()
+    del alone["naive"], alone["prior"]
+    page = nw.report(alone, tmp_path / "alone.html").read_text()
+    assert "naive mean" not in page
+    assert "posterior mean" in page
+
+
+def test_bad_input_gets_a_sentence(tree, tmp_path):
+    with pytest.raises(ValueError, match="needs a DataTree made by"):
+        nw.report(xr.DataTree(), tmp_path / "x.html")
+    with pytest.raises(ValueError, match="name a file in a folder that is there"):
+        nw.report(tree, tmp_path / "none" / "x.html")
+
+
+def test_the_summary_has_the_numbers_of_the_draws(coin):
+    (row,) = summarise(coin)
+    draws = coin["posterior"]["p"].values
+    assert row.posterior.mean == pytest.approx(draws.mean())
+    assert (row.posterior.low, row.posterior.high) == tuple(np.quantile(draws, [0.05, 0.95]))
+    assert row.missing_information == pytest.approx(coin["posterior"]["p"].attrs["missing_information"][0])
+    # 4000 draws of the prior and of the naive posterior, 4 standard errors
+    for found, law in ((row.prior, stats.beta(2, 2)), (row.naive, stats.beta(2 + 60, 2))):
+        assert found.mean == pytest.approx(law.mean(), abs=4 * law.std() / np.sqrt(4000))
+        assert found.sd == pytest.approx(law.std(), rel=6 / np.sqrt(2 * 4000))
+
+
+def test_parameters_are_named_by_their_labels():
+    group = xr.Dataset({"b": (("chain", "draw", "k", "l"), np.zeros((1, 2, 2, 1)))}, coords={"k": ["one", "two"]})
+    assert list(scalars(group)) == ["b[one,0]", "b[two,0]"]
