@@ -22,7 +22,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from noisewise.engines.base import Engine, Support
-from noisewise.engines.surrogate import Surrogate, fit_surrogate
+from noisewise.engines.resizing import MaskedRelease, Pool, ResizingKernel, likely_size
+from noisewise.engines.surrogate import MOST_RECORDS, Surrogate, fit_surrogate
 from noisewise.kernels.base import Info, Kernel
 from noisewise.kernels.exchange import exchange_sweep
 from noisewise.kernels.hamiltonian import hamiltonian
@@ -30,6 +31,7 @@ from noisewise.kernels.interweave import Move, interweave
 from noisewise.kernels.records import RecordProposal, sweep
 from noisewise.kernels.walk import LogTarget, Walk, cholesky, random_walk
 from noisewise.models.base import Model
+from noisewise.models.unknown_size import UnknownSize
 from noisewise.release.document import Release
 from noisewise.typing import Key, Records, Theta
 
@@ -190,8 +192,16 @@ class Augmentation(Engine):
     record_proposal: RecordProposal | None = None
 
     def supports(self, model: Model, release: Release) -> Support:
-        if release.n is None:
-            return Support(False, "the number of records is unknown")
+        unknown = isinstance(model, UnknownSize)
+        if unknown != (release.n is None):
+            return Support(
+                False,
+                "the model leaves the number of records unknown, but the release states it"
+                if unknown
+                else "the number of records is unknown; wrap the model in nw.models.UnknownSize(model, upper=...)",
+            )
+        if unknown and (release.unnormalised or release.per_record):
+            return Support(False, "an unknown number of records needs mechanisms that release sums")
         missing = [name for name in release.columns if name not in model.columns]
         if missing:
             return Support(False, f"the release reads columns {missing} that the model does not describe")
@@ -205,20 +215,28 @@ class Augmentation(Engine):
         if self.interweave and not self._can_interweave(model):
             lacking = "log_prior" if not model.has_log_prior else "inverse"
             reason += f", but without interweaving, because the model has no {lacking}: expect slow mixing"
-        return Support(True, reason, f"O(n) per iteration, n = {release.n}")
+        return Support(True, reason, f"O(n) per iteration, n = {release.n or 'unknown'}")
 
     def _can_interweave(self, model: Model) -> bool:
         return model.has_log_prior and model.has_inverse
 
-    def build(self, model: Model, release: Release, key: Key) -> AugmentationKernel:
+    def build(self, model: Model, release: Release, key: Key) -> Kernel:
+        if isinstance(model, UnknownSize):
+            masked = MaskedRelease(release, model.upper)
+            inner = self._build(Pool(model.model), masked, key, model.upper, likely_size(model, release))
+            return ResizingKernel(inner, model, release)
         assert release.n is not None
-        fraction = self.fraction if self.fraction is not None else min(1.0, max(0.1, _SMALL / release.n))
-        window = release.n if release.per_record else max(1, round(fraction * release.n))
-        moves = self.moves if self.moves is not None else (_MANY_MOVES if release.n <= _SMALL else _FEW_MOVES)
+        return self._build(model, release, key, release.n, jnp.asarray(float(release.n)))
+
+    def _build(self, model: Model, release: Release, key: Key, n: int, likely: Array) -> AugmentationKernel:
+        fraction = self.fraction if self.fraction is not None else min(1.0, max(0.1, _SMALL / n))
+        window = n if release.per_record else max(1, round(fraction * n))
+        moves = self.moves if self.moves is not None else (_MANY_MOVES if n <= _SMALL else _FEW_MOVES)
+        records = n if release.per_record else min(n, MOST_RECORDS)
         return AugmentationKernel(
             model=model,
             release=release,
-            surrogate=eqx.filter_jit(fit_surrogate)(key, model, release, release.n),
+            surrogate=eqx.filter_jit(fit_surrogate)(key, model, release, likely, records=records),
             record_proposal=self.record_proposal,
             theta_move=self.theta_move or ("update" if model.has_update else "random_walk"),
             interweave=self.interweave and self._can_interweave(model),
@@ -226,10 +244,11 @@ class Augmentation(Engine):
             moves=moves,
             window=window,
             block=1 if release.per_record else self.block,
-            n=release.n,
+            n=n,
         )
 
     def start(self, kernel: Kernel, key: Key) -> Theta:
+        kernel = kernel.inner if isinstance(kernel, ResizingKernel) else kernel
         assert isinstance(kernel, AugmentationKernel)
         mean, covariance = kernel.surrogate
         normals = jax.random.normal(key, mean.shape, dtype=float)

@@ -22,7 +22,7 @@ from noisewise.release.document import Release
 from noisewise.typing import Key
 
 _PARTICLES = 512
-_RECORDS = 512
+MOST_RECORDS = 512
 _ROUNDS = 10
 _LEAST_ESS = 0.2
 _SHRINKAGE = 0.1
@@ -36,7 +36,7 @@ class Surrogate(NamedTuple):
     covariance: Float[Array, "d d"]
 
 
-def surrogate_log_likelihood(model: Model, release: Release, free: Array, u: object, n: int) -> Array:
+def surrogate_log_likelihood(model: Model, release: Release, free: Array, u: object, n: Array) -> Array:
     """The surrogate log density of the released values at one unconstrained theta."""
     rows = release.statistics(model.transform(model.constrain(free), u))
     used = rows.shape[0]
@@ -60,10 +60,10 @@ def surrogate_log_likelihood(model: Model, release: Release, free: Array, u: obj
     return value
 
 
-def fit_surrogate(key: Key, model: Model, release: Release, n: int) -> Surrogate:
-    """Anneal a population from the prior to the surrogate posterior and return its mean and covariance."""
+def fit_surrogate(key: Key, model: Model, release: Release, n: Array, *, records: int) -> Surrogate:
+    """Anneal a population from the prior to the surrogate posterior ; its mean and covariance."""
     prior_key, innovation_key, round_key = jax.random.split(key, 3)
-    u = model.innovations(innovation_key, n if release.per_record else min(n, _RECORDS))
+    u = model.innovations(innovation_key, records)
     free = jax.vmap(lambda k: model.unconstrain(model.sample_prior(k)))(jax.random.split(prior_key, _PARTICLES))
     score = jax.vmap(lambda z: surrogate_log_likelihood(model, release, z, u, n))
     if not model.has_log_prior:

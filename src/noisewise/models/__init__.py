@@ -10,6 +10,7 @@ from noisewise.models.naive_bayes import NaiveBayes
 from noisewise.models.normal import Normal
 from noisewise.models.poisson import Poisson
 from noisewise.models.priors import InverseGamma, InverseWishart, NormalPrior
+from noisewise.models.unknown_size import UnknownSize
 
 __all__ = [
     "Bernoulli",
@@ -24,4 +25,5 @@ __all__ = [
     "Normal",
     "NormalPrior",
     "Poisson",
+    "UnknownSize",
 ]
