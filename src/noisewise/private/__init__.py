@@ -15,6 +15,7 @@ from noisewise.private.penalty import Penalty
 from noisewise.private.plan import Plan, plan
 from noisewise.private.records import Stream
 from noisewise.private.sample import sample
+from noisewise.private.tune import Tuned, tune
 
 __all__ = [
     "HMC",
@@ -24,9 +25,11 @@ __all__ = [
     "Penalty",
     "Plan",
     "Stream",
+    "Tuned",
     "accounting",
     "oneshot",
     "plan",
     "sample",
     "targets",
+    "tune",
 ]

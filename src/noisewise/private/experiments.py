@@ -280,7 +280,7 @@ def figure_6_2(
         for bound in bounds:
             method: Method = Penalty(1e-9, clip=bound, proposal=walk["prop_sigma"])
             if label == "hmc":
-                quiet = {"gradient_noise": 1e-9, "gradient_clip": 1e6, "step": leap["eta"], "leapfrog": leap["L"]}
+                quiet = {"gradient_noise": 1e-9, "gradient_clip": 1e3, "step": leap["eta"], "leapfrog": leap["L"]}
                 method = HMC(1e-9, clip=bound, **quiet)
             starts = made.starts(second, reference, chains)
             draws, seen = run(
