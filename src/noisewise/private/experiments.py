@@ -31,6 +31,7 @@ from noisewise.private.budget import Budget
 from noisewise.private.hmc import HMC
 from noisewise.private.ledger import AccountantName
 from noisewise.private.minibatch import MinibatchPenalty
+from noisewise.private.oneshot import normal, oneshot
 from noisewise.private.penalty import Components, Penalty
 from noisewise.private.plan import Method, plan
 from noisewise.private.records import make_table
@@ -228,6 +229,41 @@ def compare(name: str, algorithm: str, *, chains: int = 20, seed: int = 0) -> xr
     values: dict[str, Any] = {key: (("epsilon", "chain"), np.asarray(value)) for key, value in cells.items()}
     values["iterations"] = (("epsilon",), lengths)
     return xr.Dataset(values, coords=coords, attrs={"experiment": name, "algorithm": algorithm, "seed": seed})
+
+
+def compare_oneshot(name: str, *, repeats: int = 20, seed: int = 0) -> xr.Dataset:
+    """The one-shot baseline on an experiment with normal records: discrepancy by (epsilon, chain), each chain a release of its own.
+
+    The public centre is the origin and the radius four root-mean-square lengths of a record: no record of these sizes is clipped.
+    """
+    made = experiment(name)
+    data, first, _ = jax.random.split(jax.random.key(seed), 3)
+    records = made.records(data)
+    reference, rng = made.reference(first, records), np.random.default_rng(seed)
+    target = normal(made.target)
+    spread = jnp.linalg.inv(target.precision) if target.precision.ndim == 2 else jnp.diag(1 / target.precision)
+    radius = 4 * float(jnp.sqrt(jnp.trace(spread)))
+    columns = {key: np.asarray(value) for key, value in records.items()}
+    table = make_table(columns)
+    cells = []
+    for epsilon in made.epsilons:
+        row = []
+        for repeat in range(repeats):
+            tree = oneshot(
+                target,
+                table,
+                Budget(epsilon, made.delta),
+                n=made.n,
+                centre=np.zeros(target.size),
+                radius=radius,
+                testing=True,
+                random_seed=seed + repeat,
+            )
+            row.append(discrepancy(tree["posterior"].to_dataset()["theta"].values[0], reference, rng))
+        cells.append(row)
+    coords = {"epsilon": list(made.epsilons), "chain": np.arange(repeats)}
+    attributes = {"experiment": name, "algorithm": "oneshot", "radius": radius, "seed": seed}
+    return xr.Dataset({"discrepancy": (("epsilon", "chain"), cells)}, coords=coords, attrs=attributes)
 
 
 def floor_of(name: str, *, seed: int = 0, repeats: int = 10) -> Float[np.ndarray, " repeats"]:

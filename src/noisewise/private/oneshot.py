@@ -32,13 +32,14 @@ from noisewise.private.clipping import clip_gradients, unit_bits
 from noisewise.private.ledger import GaussianStep
 from noisewise.private.mechanism import noisy
 from noisewise.private.plan import checked_n, least
+from noisewise.private.records import Stream, Table
 from noisewise.private.sample import matched_table, os_keys, seeded_keys
 from noisewise.private.targets import Banana, Gaussian, as_target
 
 
 def oneshot(
     target: Any,
-    records: Mapping[str, Any],
+    records: Mapping[str, Any] | Stream | Table,
     budget: Budget,
     *,
     n: int,

@@ -92,14 +92,17 @@ def per_chain(plan: Plan, chains: int) -> int:
 
 
 def matched_table(
-    target: Target, records: Mapping[str, Any] | Stream, n: int, devices: Sequence[Any] | None
+    target: Target, records: Mapping[str, Any] | Stream | Table, n: int, devices: Sequence[Any] | None
 ) -> Table | Stream:
     """The table of the columns the target reads, with the number of records the plan stated."""
-    names = set(records.source.columns) if isinstance(records, Stream) else set(records)
+    if isinstance(records, Table):
+        names = set(records.columns)
+    else:
+        names = set(records.source.columns) if isinstance(records, Stream) else set(records)
     missing = set(target.columns) - names
     if missing:
         raise ValueError(f"the records lack the columns {sorted(missing)} of the target; they have {sorted(names)}.")
-    columns = records if isinstance(records, Stream) else {name: records[name] for name in target.columns}
+    columns = records if isinstance(records, Stream | Table) else {name: records[name] for name in target.columns}
     table = make_table(columns, devices=devices)
     if table.n != n:
         raise ValueError(f"the plan was made for n = {n} records and there are {table.n}: plan again with the right n.")
