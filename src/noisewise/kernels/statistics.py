@@ -28,7 +28,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from noisewise.kernels.base import Info, Kernel
-from noisewise.kernels.walk import Walk, random_walk
+from noisewise.kernels.walk import Walk
 from noisewise.models import triangular
 from noisewise.models.base import Model
 from noisewise.release.document import Release
@@ -36,9 +36,10 @@ from noisewise.typing import Key, Theta
 
 _PIVOT = 1e-12
 _SETTLING = 48
-_WIDE = 1e12
 _SETTLED_SPREAD = 2.0
 _LARGEST_UNROLLED = 6
+_BOLD = 8.0
+"""How much longer every second random-walk step is: the posterior of a truncated sum can have two modes."""
 
 
 class Picture(NamedTuple):
@@ -180,12 +181,13 @@ def draw_joint(
 
 
 class StatisticsState(eqx.Module):
-    """Theta, the totals J, the mixture's scales w, and what the tuning phase has learnt of theta."""
+    """Theta, the totals J, the mixture's scales w, what the tuning phase has learnt of theta, and whether J was possible."""
 
     theta: Theta
     joint: Float[Array, " k"]
     mixture: Float[Array, " m"]
     walk: Walk
+    found: Bool[Array, ""]
 
 
 class StatisticsKernel(Kernel):
@@ -197,33 +199,31 @@ class StatisticsKernel(Kernel):
     noise: NoiseShape
     n: Float[Array, ""]
     release: Release | None = None
-    moves: int = eqx.field(static=True, default=1)
+    moves: int = eqx.field(static=True, default=2)
     tries: int = eqx.field(static=True, default=1000)
     strict: bool = eqx.field(static=True, default=False)
 
     def init(self, key: Key, start: Theta) -> StatisticsState:
-        """Totals drawn without the release at first; then theta and J follow it, under extra noise that fades."""
-        first, second, third = jax.random.split(key, 3)
-        picture = self._picture(start)
-        wide = _WIDE * (jnp.diag(self.law.matrix @ picture.covariance @ self.law.matrix.T) + 1.0)
-        drawn = self._draw(first, picture, wide)
-        mixture = self._mixture(second, drawn.joint)
+        """Totals at their means, which are always possible; then theta and J follow the release, under extra noise that fades."""
+        first, later = jax.random.split(key)
+        joint = self._picture(start).mean
+        mixture = self._mixture(first, joint)
 
-        def settle(i: Array, carry: tuple[Theta, Array, Array]) -> tuple[Theta, Array, Array]:
-            theta, joint, mixture = carry
-            keys = jax.random.split(jax.random.fold_in(third, i), 3)
+        def settle(i: Array, carry: tuple[Theta, Array, Array, Array]) -> tuple[Theta, Array, Array, Array]:
+            theta, joint, mixture, _ = carry
+            keys = jax.random.split(jax.random.fold_in(later, i), 3)
             theta = self.law.update(keys[0], theta, joint, self.n)
             picture = self._picture(theta)
             fade = _SETTLED_SPREAD * jnp.minimum(1.0, 2.0 ** (0.75 * _SETTLING - i))
             extra = fade * jnp.diag(self.law.matrix @ picture.covariance @ self.law.matrix.T)
             drawn = self._draw(keys[1], picture, self.noise.variances(mixture) + extra)
             joint = jnp.where(drawn.found, drawn.joint, joint)
-            return theta, joint, self._mixture(keys[2], joint)
+            return theta, joint, self._mixture(keys[2], joint), drawn.found
 
-        theta, joint, mixture = lax.fori_loop(0, _SETTLING, settle, (start, drawn.joint, mixture))
-        size = self.model.free_size
-        walk = Walk.start(self.model.unconstrain(theta), 0.1 * jnp.eye(size), weight=1.0)
-        return StatisticsState(theta, joint, mixture, walk)
+        begun = (start, joint, mixture, jnp.asarray(True))
+        theta, joint, mixture, found = lax.fori_loop(0, _SETTLING, settle, begun)
+        walk = Walk.start(self.model.unconstrain(theta), 0.1 * jnp.eye(self.model.free_size), weight=1.0)
+        return StatisticsState(theta, joint, mixture, walk, found)
 
     def step(self, key: Key, state: StatisticsState) -> tuple[StatisticsState, Info]:
         theta_key, walk_key, joint_key, mixture_key = jax.random.split(key, 4)
@@ -232,15 +232,8 @@ class StatisticsKernel(Kernel):
         variances = self.noise.variances(state.mixture)
         stats: dict[str, Array] = {}
         if self.moves:
-            walked = random_walk(
-                walk_key,
-                lambda free: self.log_target(free, variances),
-                self.model.unconstrain(theta),
-                state.walk,
-                moves=self.moves,
-            )
-            theta = self.model.constrain(walked.position)
-            stats["acceptance_rate"] = walked.acceptance
+            position, stats["acceptance_rate"] = self._walk(walk_key, theta, state.walk, variances)
+            theta = self.model.constrain(position)
         drawn = self._draw(joint_key, self._picture(theta), variances)
         joint = jnp.where(drawn.found, drawn.joint, state.joint)
         if self.strict:
@@ -248,7 +241,7 @@ class StatisticsKernel(Kernel):
         mixture = self._mixture(mixture_key, joint)
         stats["redraws"] = drawn.redraws.astype(float)
         stats["min_found"] = drawn.found.astype(float)
-        return StatisticsState(theta, joint, mixture, state.walk), Info(stats, within)
+        return StatisticsState(theta, joint, mixture, state.walk, drawn.found), Info(stats, within)
 
     def adapt(self, state: StatisticsState, info: Info) -> StatisticsState:
         if not self.moves:
@@ -273,6 +266,29 @@ class StatisticsKernel(Kernel):
             return {}
         simulated = self.release.simulate(key, self.law.released(state.joint, self.n))
         return dict(zip(self.release.names, simulated, strict=True))
+
+    def _walk(self, key: Key, theta: Theta, walk: Walk, variances: Array) -> tuple[Float[Array, " d"], Float[Array, ""]]:
+        """Random-walk moves of theta, every second one bold, and the acceptance probability of the others."""
+        step_key, accept_key = jax.random.split(key)
+        start = self.model.unconstrain(theta)
+        bold = jnp.arange(self.moves) % 2 == 1
+        normals = jax.random.normal(step_key, (self.moves, start.shape[0]), dtype=float)
+        lengths = jnp.exp(walk.log_scale) * jnp.where(bold, _BOLD, 1.0)
+        steps = lengths[:, None] * (normals @ walk.factor.T)
+        log_uniform = -jax.random.exponential(accept_key, (self.moves,), dtype=float)
+
+        def move(carry: tuple[Array, Array], draws: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:
+            position, current = carry
+            candidate = position + draws[0]
+            value = self.log_target(candidate, variances)
+            # NaN compares false, so a candidate outside the domain is rejected
+            accept = draws[1] < value - current
+            probability = jnp.where(jnp.isnan(value), 0.0, jnp.exp(jnp.minimum(value - current, 0.0)))
+            return (jnp.where(accept, candidate, position), jnp.where(accept, value, current)), probability
+
+        begun = (start, self.log_target(start, variances))
+        (position, _), probability = lax.scan(move, begun, (steps, log_uniform))
+        return position, jnp.sum(jnp.where(bold, 0.0, probability)) / jnp.sum(~bold)
 
     def _picture(self, theta: Theta) -> Picture:
         mean, covariance = self.law.moments(theta)
