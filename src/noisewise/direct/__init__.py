@@ -2,6 +2,7 @@
 
 from noisewise.direct.bases import Base, CustomBase, Uniform
 from noisewise.direct.closed import discrete_window, normal_laplace
+from noisewise.direct.latent import latent_value, lognormal_discrete_laplace
 from noisewise.direct.samplers import log_target, sample, step_function
 from noisewise.direct.step import StepFunction
 from noisewise.direct.weights import (
@@ -25,7 +26,9 @@ __all__ = [
     "Uniform",
     "Weight",
     "discrete_window",
+    "latent_value",
     "log_target",
+    "lognormal_discrete_laplace",
     "normal_laplace",
     "sample",
     "step_function",

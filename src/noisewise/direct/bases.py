@@ -92,8 +92,8 @@ class SymmetricBase(Base):
     def _quantile(self, v: Array, a: Array, end: Array) -> Array:
         """The ``v`` quantile of the same piece."""
 
-    def _halves(self, lower: Array, upper: Array) -> tuple[Array, Array, Array, Array, Array, Array]:
-        """Inner end and extent of the right and of the mirrored left half, and whether each is there."""
+    def _halves(self, lower: Array, upper: Array) -> tuple[Array, Array, Array]:
+        """Inner ends and extents of the right and of the mirrored left half, stacked, and whether each is there."""
         if self.discrete:
             first, last = jnp.floor(lower) + 1, jnp.ceil(upper) - 1
             right, left = jnp.maximum(first, 0.0), jnp.maximum(-last, 1.0)
@@ -104,30 +104,22 @@ class SymmetricBase(Base):
             right_end, left_end = upper, -lower
             has_right, has_left = right_end > right, left_end > left
         has_right, has_left = has_right & jnp.isfinite(right), has_left & jnp.isfinite(left)
-        one = jnp.ones_like(right)
-        return (
-            jnp.where(has_right, right, 0.0),
-            jnp.where(has_right, right_end, one),
-            jnp.where(has_left, left, 0.0),
-            jnp.where(has_left, left_end, one),
-            has_right,
-            has_left,
-        )
+        there = jnp.stack([has_right, has_left])
+        return jnp.where(there, jnp.stack([right, left]), 0.0), jnp.where(there, jnp.stack([right_end, left_end]), 1.0), there
 
-    def _log_halves(self, lower: Array, upper: Array) -> Pair:
-        right, right_end, left, left_end, has_right, has_left = self._halves(lower, upper)
-        log_right = jnp.where(has_right, self._log_mass(right, right_end), -jnp.inf)
-        return log_right, jnp.where(has_left, self._log_mass(left, left_end), -jnp.inf)
+    def _log_halves(self, inner: Array, end: Array, there: Array) -> Array:
+        return jnp.where(there, self._log_mass(inner, end), -jnp.inf)
 
     def log_interval(self, lower: Array, upper: Array) -> Array:
-        return jnp.logaddexp(*self._log_halves(lower, upper))
+        log_right, log_left = self._log_halves(*self._halves(lower, upper))
+        return jnp.logaddexp(log_right, log_left)
 
     def truncated(self, uniforms: Uniforms, lower: Array, upper: Array) -> Array:
         side, v = uniforms
-        log_right, log_left = self._log_halves(lower, upper)
-        right, right_end, left, left_end, _, _ = self._halves(lower, upper)
+        inner, end, present = self._halves(lower, upper)
+        log_right, log_left = self._log_halves(inner, end, present)
         on_right = side < jax.nn.sigmoid(log_right - log_left)
-        draw = self._quantile(v, jnp.where(on_right, right, left), jnp.where(on_right, right_end, left_end))
+        draw = self._quantile(v, jnp.where(on_right, *inner), jnp.where(on_right, *end))
         there = jnp.isfinite(jnp.maximum(log_right, log_left))
         return jnp.where(there, jnp.where(on_right, draw, -draw), jnp.nan)
 

@@ -37,8 +37,10 @@ METHODS = ("customised", "basic", "exact", "strips")
 ROUNDS = 1000
 BASIC_ATTEMPTS = 10_000
 _SPARE_KNOTS = 32
-_CHUNK = 1024
+_CHUNK = 256
 _CHUNK_DRAWS = 2**20
+_Search = tuple[Array, Key, StepFunction, Array, Array]
+_Tries = tuple[Array, Key, Array, Array]
 
 
 def sample(
@@ -140,7 +142,7 @@ def _refuse_unreached(reached: Array, method: str, knots: int) -> None:
     )
 
 
-def _by_chunks(function: Any, count: int, *arrays: Any) -> Any:
+def by_chunks(function: Any, count: int, *arrays: Any) -> Any:
     """``vmap(function)`` over the leading axis, in chunks that stay in cache."""
     length = jax.tree.leaves(arrays)[0].shape[0]
     chunk = int(np.clip(_CHUNK_DRAWS // max(count, 1), 1, _CHUNK))
@@ -159,14 +161,14 @@ def _by_chunks(function: Any, count: int, *arrays: Any) -> Any:
 
 @eqx.filter_jit
 def _step_batch(targets: Target, knots: int) -> StepFunction:
-    return _by_chunks(lambda target: place_knots(target.resolved(), knots), knots, targets)
+    return by_chunks(lambda target: place_knots(target.resolved(), knots), knots, targets)
 
 
 @eqx.filter_jit
 def _draw_batch(key: Key, targets: Target, method: str, count: int, knots: int) -> tuple[Array, Array]:
     length = jax.tree.leaves(targets)[0].shape[0]
     draw = partial(draw_one, method=method, count=count, knots=knots)
-    return _by_chunks(draw, count, jax.random.split(key, length), targets)
+    return by_chunks(draw, count, jax.random.split(key, length), targets)
 
 
 def draw_one(key: Key, target: Target, method: str, count: int, knots: int) -> tuple[Array, Array]:
@@ -195,12 +197,10 @@ def _exact(key: Key, target: Target, count: int, knots: int) -> tuple[Array, Arr
     roomy = StepFunction(
         jnp.append(step.log_u, spare), jnp.append(step.log_p, jnp.full_like(spare, -jnp.inf)), step.log_p_zero
     )
-    State = tuple[Array, Key, StepFunction, Array, Array]
-
-    def again(state: State) -> Array:
+    def again(state: _Search) -> Array:
         return (state[0] < ROUNDS) & ~jnp.all(state[4])
 
-    def attempt(state: State) -> State:
+    def attempt(state: _Search) -> _Search:
         tried, key, step, log_u, done = state
         key, now = jax.random.split(key)
         uniforms = jax.random.uniform(now, (3, count), dtype=float)
@@ -230,9 +230,7 @@ def _basic(key: Key, target: Target, count: int, knots: int) -> tuple[Array, Arr
     first, second, third = jax.random.split(key, 3)
     cell = jax.random.categorical(first, log_share, shape=(count,))
     log_u = jnp.log(jax.random.beta(second, cell + 1.0, knots - cell + 1.0))
-    State = tuple[Array, Key, Array, Array]
-
-    def attempt(state: State) -> State:
+    def attempt(state: _Tries) -> _Tries:
         tried, key, draws, done = state
         key, now = jax.random.split(key)
         uniforms = jax.random.uniform(now, (2, count), dtype=float)
@@ -241,7 +239,7 @@ def _basic(key: Key, target: Target, count: int, knots: int) -> tuple[Array, Arr
         accepted = target.log_weight(candidate) > log_u
         return tried + 1, key, jnp.where(done, draws, candidate), done | accepted
 
-    def again(state: State) -> Array:
+    def again(state: _Tries) -> Array:
         return (state[0] < BASIC_ATTEMPTS) & ~jnp.all(state[3])
 
     start = (jnp.asarray(0), third, jnp.zeros(count), jnp.zeros(count, dtype=bool))

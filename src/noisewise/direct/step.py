@@ -151,7 +151,7 @@ def knot_range(target: Target) -> tuple[Array, Array, Array]:
         low, high, best, at = state
         step = _GOLDEN * (high - low)
         left, right = high - step, low + step
-        at_left, at_right = area(left), area(right)
+        at_left, at_right = area(jnp.stack([left, right]))
         descending = at_left >= at_right
         value, place = jnp.maximum(at_left, at_right), jnp.where(descending, left, right)
         return (
@@ -161,7 +161,7 @@ def knot_range(target: Target) -> tuple[Array, Array, Array]:
             jnp.where(value > best, place, at),
         )
 
-    start = (deepest, jnp.zeros_like(deepest), area(deepest), deepest)
+    start = (deepest, jnp.zeros_like(deepest), deepest + log_p_zero - 1e-9, deepest)
     _, _, best, at = jax.lax.fori_loop(0, _GOLDEN_STEPS, narrow, start)
 
     def halve(_: int, ends: Pair) -> Pair:

@@ -20,7 +20,8 @@ import numpy as np
 from jax.scipy.special import erfcx
 from jaxtyping import Array
 
-_NODES, _NODE_WEIGHTS = (0.5 * (part + offset) for part, offset in zip(np.polynomial.legendre.leggauss(10), (1, 0), strict=True))
+_LEGENDRE = np.polynomial.legendre.leggauss(10)
+_NODES, _NODE_WEIGHTS = 0.5 * (_LEGENDRE[0] + 1), 0.5 * _LEGENDRE[1]
 _TERMS = 80
 _NEGLIGIBLE = 40.0
 _BERNOULLI = (Fraction(1, 6), Fraction(-1, 30), Fraction(1, 42), Fraction(-1, 30), Fraction(5, 66), Fraction(-691, 2730))
@@ -41,21 +42,20 @@ def mills(a: Array) -> Array:
     # erfcx of JAX 0.10 is zero between 26.54 and 26.64, so the asymptotic series takes over before
     square = 1 / jnp.maximum(a, 20.0) ** 2
     series = jnp.ones_like(square)
-    for k in range(10, 0, -1):
+    for k in range(8, 0, -1):
         series = 1 - (2 * k - 1) * square * series
     return jnp.where(a > 20.0, series / jnp.maximum(a, 20.0), sqrt(pi / 2) * erfcx(jnp.minimum(a, 20.0) / sqrt(2.0)))
 
 
 def relative_mass(a: Array, c: Array) -> Array:
     """``int_a^c exp(-(t^2 - a^2) / 2) dt`` for ``-5 <= a <= c <= inf``."""
+    a, c = jnp.broadcast_arrays(a, c)
     width = c - a
     fall = width * (0.5 * (c + a))
     close = fall < 1.0
     span = jnp.where(close, width, 0.0)
-    near = sum(
-        weight * jnp.exp(-span * node * (a + 0.5 * span * node))
-        for node, weight in zip(_NODES, _NODE_WEIGHTS, strict=True)
-    )
+    t = span[..., None] * _NODES
+    near = jnp.sum(_NODE_WEIGHTS * jnp.exp(-t * (a[..., None] + 0.5 * t)), axis=-1)
     return jnp.where(close, span * near, mills(a) - jnp.exp(-fall) * mills(c))
 
 
@@ -69,11 +69,13 @@ def _descend(a: Array, ratio: Array, level: Array) -> Array:
 
     Newton's method descends to the root because the left side is concave in d and the start is beyond the root.
     """
-    d = jnp.minimum(-2 * level / jnp.maximum(jnp.sqrt(a * a - 2 * level) + a, TINY), -level * ratio)
-    for _ in range(_NEWTON_STEPS):
+
+    def newton(_: int, d: Array) -> Array:
         there = mills(a + d)
-        d = jnp.maximum(d + there * (jnp.log(there / ratio) - d * (a + 0.5 * d) - level), 0.0)
-    return d
+        return jnp.maximum(d + there * (jnp.log(there / ratio) - d * (a + 0.5 * d) - level), 0.0)
+
+    start = jnp.minimum(-2 * level / jnp.maximum(jnp.sqrt(a * a - 2 * level) + a, TINY), -level * ratio)
+    return jax.lax.fori_loop(0, _NEWTON_STEPS, newton, start)
 
 
 def normal_quantile(v: Array, a: Array, c: Array) -> Array:
@@ -102,33 +104,30 @@ def normal_excess(v: Array, a: Array) -> Array:
     return jnp.where(a >= 0, d, jnp.where(upper <= lower, d, -d) - a)
 
 
-def _hermite(degree: int, x: Array) -> Array:
-    """The probabilists' Hermite polynomial."""
-    before, now = jnp.ones_like(x), x
-    for k in range(1, degree):
-        before, now = now, x * now - k * before
-    return now
-
-
 def lattice_relative_mass(a: Array, count: Array, scale: Array) -> Array:
     """``sum_{j=0}^{count-1} exp(-((a + j)^2 - a^2) / (2 scale^2))`` for ``a >= 0`` and ``0 <= count <= inf``."""
+    a, count, scale = jnp.broadcast_arrays(a, count, scale)
     precision = 1 / (scale * scale)
     few = (count <= _TERMS) | (precision * _TERMS * (a + 0.5 * _TERMS) >= _NEGLIGIBLE)
     j = jnp.arange(_TERMS, dtype=float)
-    start, terms, weight = jnp.broadcast_arrays(a, jnp.where(few, count, 0.0), precision)
-    exponent = -weight[..., None] * j * (start[..., None] + 0.5 * j)
-    direct = jnp.sum(jnp.where(j < terms[..., None], jnp.exp(exponent), 0.0), axis=-1)
+    terms = jnp.where(few, count, 0.0)[..., None]
+    exponent = -precision[..., None] * j * (a[..., None] + 0.5 * j)
+    direct = jnp.sum(jnp.where(j < terms, jnp.exp(exponent), 0.0), axis=-1)
 
     wide = jnp.where(few, 100.0, scale)
     first = (jnp.where(few, 0.0, a) - 0.5) / wide
     last = first + jnp.where(few, 100.0, count) / wide
     fall = (last - first) * (0.5 * (last + first))
     far = jnp.minimum(last, 100.0)
+    # f^(n)(x) = (-1)^n scale^-n He_n(x/scale) f(x), He_n by its recursion
     total = wide * relative_mass(first, last)
-    for j_half, coefficient in enumerate(_MIDPOINT, 1):
-        degree = 2 * j_half - 1
-        ends = _hermite(degree, first) - jnp.exp(-fall) * _hermite(degree, far)
-        total = total + coefficient * ends / wide**degree
+    at = jnp.stack([first, far])
+    before, hermite, last_share = jnp.ones_like(at), at, jnp.exp(-fall)
+    for term, coefficient in enumerate(_MIDPOINT, 1):
+        degree = 2 * term - 1
+        total = total + coefficient * (hermite[0] - last_share * hermite[1]) / wide**degree
+        before = at * hermite - degree * before
+        before, hermite = before, at * before - (degree + 1) * hermite
     smooth = total * jnp.exp((jnp.where(few, 0.0, a) - 0.25) / (2 * wide * wide))
     return jnp.where(few, direct, smooth)
 
