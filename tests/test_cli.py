@@ -371,3 +371,9 @@ def test_priors_stand_where_numbers_could():
         }
     )
     assert list(model.parameters) == ["beta", "variance", "covariate_mean", "covariate_cov"]
+
+
+def test_a_model_may_hold_a_model():
+    model = build_model({"name": "UnknownSize", "upper": 60, "model": {"name": "Bernoulli", "column": "sick"}})
+    assert list(model.parameters) == ["p", "n"]
+    assert model.columns == ("sick",)

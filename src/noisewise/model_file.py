@@ -95,9 +95,11 @@ def _construct(kind: type, arguments: Mapping[str, Any], where: str) -> Any:
 
 
 def _value(value: Any, where: str) -> Any:
-    """A number, text or list as it is; a table with a ``law`` as the prior it names."""
+    """A number, text or list as it is; a table with a ``law`` as the prior it names, one with a ``name`` as a model."""
     if not isinstance(value, dict):
         return value
+    if "name" in value:
+        return build_model(value, where)
     laws = _prior_classes()
     law = value.get("law")
     if not isinstance(law, str) or law not in laws:

@@ -56,6 +56,8 @@ def _with_comparisons(tree: xr.DataTree, model: Model) -> xr.DataTree:
     from noisewise.comparison import add_comparisons
     from noisewise.release.schema import ReleaseDocument, read_document
 
+    if "release" not in tree.children:
+        raise ValueError("This run holds no release to compare with; leave model out.")
     document = str(tree["release"].attrs["document"])
     if not document.startswith("{"):
         raise ValueError(f"The release of this run is {document}; leave model out to report without a comparison.")
@@ -74,7 +76,7 @@ def _page(tree: xr.DataTree, rows: Sequence[Row]) -> str:
             *_section("What is known", _results(tree, rows)),
             *_section("Densities", _densities(tree, rows)),
             *_section("Intervals", _intervals(rows)),
-            *_section("The release", [f"<pre>{_text(tree['release'].attrs['description'])}</pre>"]),
+            *_section("The release", _release(tree)),
             *_section("The model and the engine", _engine(tree)),
             *_section("Would the model release this again?", _predictive(tree)),
             *_section("Can the draws be trusted?", _diagnostics(tree, rows)),
@@ -95,18 +97,18 @@ def _section(title: str, content: Sequence[str]) -> list[str]:
 
 def _opening(tree: xr.DataTree) -> list[str]:
     attrs = tree.attrs
-    trusted = bool(attrs["noisewise_converged"])
+    trusted = bool(attrs.get("noisewise_converged", 0))
+    verdict = attrs.get("noisewise_verdict", "The convergence of this run was not judged.")
     names = ", ".join(map(str, tree["posterior"].data_vars))
     exact = (
         "This is the exact posterior given the release, up to the error of the simulation."
-        if attrs["noisewise_exact"]
+        if attrs.get("noisewise_exact", 0)
         else "This is an approximation of the posterior given the release."
     )
     stopped = " The run was stopped early; these are the draws made until then." if attrs.get("interrupted") else ""
     return [
         f"<h1>Posterior of {_text(names)} given a private release</h1>",
-        f'<p class="verdict{"" if trusted else " bad"}"><strong>{_text(attrs["noisewise_verdict"])}</strong> '
-        f"{_text(exact + stopped)}</p>",
+        f'<p class="verdict{"" if trusted else " bad"}"><strong>{_text(verdict)}</strong> {_text(exact + stopped)}</p>',
     ]
 
 
@@ -152,16 +154,22 @@ def _by_variable(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
         yield name, [row for row in rows if row.name.partition("[")[0] == name]
 
 
+def _release(tree: xr.DataTree) -> list[str]:
+    if "release" not in tree.children:
+        return []
+    return [f"<pre>{_text(tree['release'].attrs['description'])}</pre>"]
+
+
 def _engine(tree: xr.DataTree) -> list[str]:
     attrs = tree.attrs
-    lines = [f"<p>{_text(attrs['noisewise_reason'])}</p>"]
+    lines = [f"<p>{_text(attrs.get('noisewise_reason', attrs['noisewise_method']))}</p>"]
     if attrs.get("noisewise_model"):
         lines.insert(0, f"<pre>{_text(attrs['noisewise_model'])}</pre>")
     return lines
 
 
 def _predictive(tree: xr.DataTree) -> list[str]:
-    if "posterior_predictive" not in tree.children:
+    if not {"posterior_predictive", "observed_data"} <= set(tree.children):
         return []
     simulated, released = tree["posterior_predictive"].to_dataset(), tree["observed_data"].to_dataset()
     body = []
