@@ -70,10 +70,10 @@ def load(path: Path, expected: str, seed: int) -> tuple[dict[str, Any], dict[str
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         meta = json.loads(arrays.pop("header").tobytes())
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(
             f"The checkpoint {path} cannot be read ({error}); it is damaged or not a checkpoint. "
             "Delete it, or name another file, to start afresh."

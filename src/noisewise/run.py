@@ -193,6 +193,7 @@ class _Run:
         self, kernel: Kernel, starts: Callable[[Key], Theta], settings: Settings, seed: int, identity: str
     ) -> None:
         self.kernel, self.settings = kernel, settings
+        self.goal = settings.draws
         self.tuned = 0
         self.seconds = 0.0
         self.rows: list[Any] = []
@@ -213,6 +214,9 @@ class _Run:
         leaves, structure = jax.tree.flatten(self.states)
         self.states = jax.tree.unflatten(structure, [jnp.asarray(arrays[f"state{i}"]) for i in range(len(leaves))])
         self.tuned, self.made, self.seconds = meta["tuned"], meta["made"], meta["seconds"]
+        if self.settings.target_ess is not None:
+            # the effective sample size is looked at where the uninterrupted run looks
+            self.goal = max(self.goal, meta["goal"])
         self.resumed = True
         if self.made:
             self.rows = [_unflatten("row", arrays)]
@@ -237,6 +241,7 @@ class _Run:
             "seed": self.seed,
             "tuned": self.tuned,
             "made": self.made,
+            "goal": self.goal,
             "seconds": self.seconds,
             "latents": len(self.latent),
             "latent_columns": list(self.latent[0]) if self.latent else [],
@@ -319,7 +324,6 @@ def run_kernel(
     the smallest effective sample size of a set of draws.
     """
     run = _Run(kernel, starts, settings, seed, identity)
-    goal = settings.draws
     latent_at = _latent_draws(settings)
     saved_at, save_cost = time.perf_counter(), 0.0
 
@@ -336,19 +340,19 @@ def run_kernel(
             while run.tuned < settings.tune and not stop.is_set():
                 progress.show(run.tuned, run.advance(settings.tune, tuning=True), None)
                 save_if_due()
-        with Progress(settings.progressbar, "sampling", goal, settings.chains) as progress:
+        with Progress(settings.progressbar, "sampling", run.goal, settings.chains) as progress:
             while not stop.is_set() and run.tuned >= settings.tune:
-                if run.made >= goal:
+                if run.made >= run.goal:
                     if settings.target_ess is None or run.made >= _MOST_EXTENSION * settings.draws:
                         break
                     reached = effective(run.joined()["posterior"])
                     if reached >= settings.target_ess:
                         break
                     needed = run.made * settings.target_ess / max(reached, 1.0)
-                    goal = int(min(max(needed * 1.1, run.made * 1.1), _MOST_EXTENSION * settings.draws)) + 1
-                    progress.extend(goal)
-                pause = next((at for at in latent_at if at > run.made), goal)
-                stats = run.advance(min(goal, pause), tuning=False)
+                    run.goal = int(min(max(needed * 1.1, run.made * 1.1), _MOST_EXTENSION * settings.draws)) + 1
+                    progress.extend(run.goal)
+                pause = next((at for at in latent_at if at > run.made), run.goal)
+                stats = run.advance(min(run.goal, pause), tuning=False)
                 if run.made in latent_at and len(run.latent) <= latent_at.index(run.made):
                     run.latent.append(jax.tree.map(np.asarray, jax.vmap(kernel.latent)(run.states)))
                 progress.show(run.made, stats, lambda: [block["posterior"] for block in run.rows])
@@ -372,7 +376,7 @@ def run_kernel(
         within={name: value.sum(axis=0) / steps for name, value in (run.within or {}).items()},
         latent=latent,
         sampling_time=run.seconds,
-        interrupted=stop.is_set() and run.made < goal,
+        interrupted=stop.is_set() and run.made < run.goal,
         resumed=run.resumed,
     )
 
