@@ -34,7 +34,7 @@ def _plain_start(monkeypatch):
     monkeypatch.setattr(
         augmentation,
         "fit_surrogate",
-        lambda key, model, *_: Surrogate(jnp.zeros(model.free_size), jnp.eye(model.free_size)),
+        lambda key, model, *_, **__: Surrogate(jnp.zeros(model.free_size), jnp.eye(model.free_size)),
     )
 
 

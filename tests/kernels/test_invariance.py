@@ -168,7 +168,7 @@ def step_matrix(kernel: AugmentationKernel, turn: int = 0) -> np.ndarray:
     The script is (proposal, sweep test, centred move, centred test, innovations, non-centred step, its test); an unused part
     has a single entry.
     """
-    walk, conjugate = kernel.interweave, kernel.theta_move == "conjugate"
+    walk, conjugate = kernel.interweave, kernel.theta_move == "update"
     proposals = FLIP_CELLS if kernel.record_proposal else PROPOSAL_CELLS
     axes = [
         tuples(proposals, kernel.window),
@@ -266,7 +266,7 @@ def model_proposal(key, theta, current):
 KERNELS = {
     "sweep in blocks of one": lambda: sweep_matrix(model_proposal, PROPOSAL_CELLS),
     "sweep with its own proposal": lambda: sweep_matrix(flip, FLIP_CELLS),
-    "conjugate update, block of two": lambda: step_matrix(kernel_of(theta_move="conjugate", interweave=False)),
+    "conjugate update, block of two": lambda: step_matrix(kernel_of(theta_move="update", interweave=False)),
     "first window, random walk": lambda: step_matrix(kernel_of(window=1, block=1, interweave=False)),
     "second window, random walk": lambda: step_matrix(kernel_of(window=1, block=1, interweave=False), turn=1),
     "own proposal, random walk, interweaved": lambda: step_matrix(kernel_of(record_proposal=flip)),
