@@ -3,8 +3,8 @@ r"""What to compare a private posterior with: the posterior on the records thems
 :func:`posterior_given_totals` is the conjugate posterior given exact totals of the sufficient statistic, with no privacy at all. The
 *naive* posterior is the same with the noisy totals in their place (see also :func:`noisewise.naive`).
 
-*One-posterior sampling* (Dimitrakakis et al. 2014; Wang, Fienberg and Smola 2015; Foulds et al. 2016) releases draws of the tempered posterior
-``p(theta) exp(epsilon / (2 D) sum_i log f(x_i | theta))`` on a truncated parameter space, which is the exponential mechanism
+*One-posterior sampling* (Dimitrakakis et al. 2014; Wang, Fienberg and Smola 2015; Foulds et al. 2016) releases draws of the
+tempered posterior ``p(theta) exp(epsilon / (2 D) sum_i log f(x_i | theta))`` on a truncated parameter space, which is the exponential mechanism
 with the log-likelihood as utility and ``D = max |log f(x | theta) - log f(x' | theta)|`` as its sensitivity under ``replace_one``. Each
 draw costs epsilon. For Bernoulli records and p in [a, 1 - a], D = log((1 - a)/a).
 """
@@ -28,7 +28,9 @@ from noisewise.typing import Key, Theta
 _GRID = 4001
 
 
-def posterior_on_records(model: Model, records: Any, *, draws: int = 1000, random_seed: int = 0) -> dict[str, np.ndarray]:
+def posterior_on_records(
+    model: Model, records: Any, *, draws: int = 1000, random_seed: int = 0
+) -> dict[str, np.ndarray]:
     """Draws from ``p(theta | records)``, not private: the data holder's own comparison, never to be published.
 
     >>> import noisewise as nw
@@ -51,7 +53,9 @@ def posterior_on_records(model: Model, records: Any, *, draws: int = 1000, rando
         return {name: value[0] for name, value in found.items()}
     if form is not None and form.levels is not None:
         columns = {name: values.astype(int) for name, values in columns.items()}
-    return {name: np.asarray(value) for name, value in _chain(model, columns, jax.random.key(random_seed), draws).items()}
+    return {
+        name: np.asarray(value) for name, value in _chain(model, columns, jax.random.key(random_seed), draws).items()
+    }
 
 
 def posterior_given_totals(
@@ -69,8 +73,8 @@ def posterior_given_totals(
     bad = ~np.asarray(jax.vmap(lambda total: form.possible(total, count))(rows))
     if np.any(bad):
         raise ValueError(
-            f"{int(np.sum(bad))} of the totals are impossible for n={n} records, the first is {np.asarray(rows)[bad][0]}; a noisy total must "
-            "be brought into its range first."
+            f"{int(np.sum(bad))} of the totals are impossible for n={n} records, the first is {np.asarray(rows)[bad][0]}; a noisy total "
+            "must be brought into its range first."
         )
     return {name: np.asarray(v) for name, v in _draw(model, rows, count, jax.random.key(random_seed), draws).items()}
 
@@ -93,11 +97,15 @@ def one_posterior_sampling(
     if not (np.isfinite(epsilon) and epsilon > 0):
         raise ValueError(f"epsilon must be positive and finite; got {epsilon!r}.")
     if not 0 < truncate < 0.5:
-        raise ValueError(f"truncate must lie strictly between 0 and 1/2: p is kept in [truncate, 1 - truncate]; got {truncate!r}.")
+        raise ValueError(
+            f"truncate must lie strictly between 0 and 1/2: p is kept in [truncate, 1 - truncate]; got {truncate!r}."
+        )
     power = epsilon / draws / (2 * np.log((1 - truncate) / truncate))
     ones = np.atleast_1d(np.asarray(total, dtype=float))[:, None]
     edges = np.linspace(truncate, 1 - truncate, _GRID)
-    log_density = (float(model.a) - 1 + power * ones) * np.log(edges) + (float(model.b) - 1 + power * (n - ones)) * np.log1p(-edges)
+    log_density = (float(model.a) - 1 + power * ones) * np.log(edges) + (
+        float(model.b) - 1 + power * (n - ones)
+    ) * np.log1p(-edges)
     density = np.exp(log_density - log_density.max(axis=1, keepdims=True))
     mass = np.cumsum(0.5 * (density[:, 1:] + density[:, :-1]), axis=1)
     mass = np.concatenate([np.zeros_like(ones), mass], axis=1) / mass[:, -1:]

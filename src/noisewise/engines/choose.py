@@ -12,6 +12,7 @@ from noisewise.release.document import Release
 # in the order of preference: engines without Markov chains first; approximate engines are only ever named, never chosen
 _ENGINES = {
     "augmentation": "noisewise.engines.augmentation:Augmentation",
+    "sufficient": "noisewise.engines.sufficient:Sufficient",
 }
 
 

@@ -99,7 +99,9 @@ class Sufficient(Engine):
         assert release.n is not None
         value, noise = observed(release)
         n = jnp.asarray(float(release.n))
-        direct = self.scheme == "direct" or (self.scheme == "auto" and self.clt == "joint" and _one_dimensional(model, law))
+        direct = self.scheme == "direct" or (
+            self.scheme == "auto" and self.clt == "joint" and _one_dimensional(model, law)
+        )
         if direct:
             return direct_sampler(key, model, law, value, noise, n)
         kernel = StatisticsKernel(
@@ -120,7 +122,9 @@ def statistic_law(model: Model, release: Release, *, clt: Clt = "joint") -> Stat
     if strange or not measurements:
         return "the release is not noise added to sums over the records"
     if isinstance(model, LinearRegression):
-        return "the independent theorem is for truncated sums" if clt == "independent" else regression_law(model, release)
+        return (
+            "the independent theorem is for truncated sums" if clt == "independent" else regression_law(model, release)
+        )
     form = exponential_form(model)
     if form is None:
         return f"{type(model).__name__} has no exponential-family form"
@@ -182,7 +186,9 @@ def _support_law(form: ExponentialForm, release: Release) -> SupportLaw:
 
 
 def _truncated_law(form: ExponentialForm, release: Release, column: str, *, independent: bool) -> StatisticLaw | str:
-    bounds = {_bounds(measurement.query, column) for measurement in release.measurements if measurement.query is not None}
+    bounds = {
+        _bounds(measurement.query, column) for measurement in release.measurements if measurement.query is not None
+    }
     if None in bounds:
         return "only Moments and TruncatedSum queries say where a continuous column is cut"
     if len(bounds) > 1:
@@ -252,5 +258,12 @@ def _settled(kernel: StatisticsKernel, keys: Key) -> Array:
 
 def _try_out(kernel: StatisticsKernel, key: Key) -> None:
     """Refuse, before any long work, a release whose totals cannot be drawn."""
-    if not np.all(np.asarray(_settled(eqx.tree_at(lambda k: k.release, kernel, None, is_leaf=lambda x: x is None), jax.random.split(key, _PILOTS)))):
+    if not np.all(
+        np.asarray(
+            _settled(
+                eqx.tree_at(lambda k: k.release, kernel, None, is_leaf=lambda x: x is None),
+                jax.random.split(key, _PILOTS),
+            )
+        )
+    ):
         raise ValueError(impossible(kernel.tries))

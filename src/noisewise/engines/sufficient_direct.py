@@ -41,7 +41,9 @@ def log_erfcx(x: Float[Array, "..."]) -> Float[Array, "..."]:
     direct = inner**2 + math.log(2.0) + log_ndtr(-math.sqrt(2.0) * inner)
     outer = jnp.where(near, _FAR, x)
     inverse = 1 / (2 * outer**2)
-    series = 1 - inverse * (1 - 3 * inverse * (1 - 5 * inverse * (1 - 7 * inverse * (1 - 9 * inverse * (1 - 11 * inverse)))))
+    series = 1 - inverse * (
+        1 - 3 * inverse * (1 - 5 * inverse * (1 - 7 * inverse * (1 - 9 * inverse * (1 - 11 * inverse))))
+    )
     return jnp.where(near, direct, jnp.log(series) - jnp.log(outer) - 0.5 * math.log(math.pi))
 
 
@@ -120,7 +122,9 @@ class Table(eqx.Module):
         width = self.points[i + 1] - self.points[i]
         share = jnp.clip((point - self.points[i]) / jnp.where(width > 0, width, 1.0), 0.0, 1.0)
         rise = self.log_density[i + 1] - self.log_density[i]
-        part = jnp.where(jnp.abs(rise) > 1e-9, jnp.expm1(share * rise) / jnp.expm1(jnp.where(rise != 0, rise, 1.0)), share)
+        part = jnp.where(
+            jnp.abs(rise) > 1e-9, jnp.expm1(share * rise) / jnp.expm1(jnp.where(rise != 0, rise, 1.0)), share
+        )
         return self.mass[i] + part * (self.mass[i + 1] - self.mass[i])
 
 
@@ -207,7 +211,10 @@ def _middles(points: np.ndarray, values: np.ndarray) -> np.ndarray:
 def _table(points: np.ndarray, values: np.ndarray) -> Table:
     keep = values > np.max(values) - 200.0
     inside = np.flatnonzero(keep)
-    points, values = points[inside[0] : inside[-1] + 1], np.maximum(values[inside[0] : inside[-1] + 1], np.max(values) - 300.0)
+    points, values = (
+        points[inside[0] : inside[-1] + 1],
+        np.maximum(values[inside[0] : inside[-1] + 1], np.max(values) - 300.0),
+    )
     values = values - np.max(values)
     rise = np.diff(values)
     ratio = np.where(np.abs(rise) > 1e-9, -np.expm1(-np.abs(rise)) / np.where(rise != 0, np.abs(rise), 1.0), 1.0)

@@ -47,7 +47,9 @@ class RegressionLaw(StatisticLaw):
         cross = mean[i] * spread[:, j] + mean[j] * spread[:, i]
         # E of products of pairs about the mean, and the terms in which one of each pair is its mean
         fourth = spread[jnp.ix_(i, i)] * spread[jnp.ix_(j, j)] + spread[jnp.ix_(i, j)] * spread[jnp.ix_(j, i)]
-        means = jnp.outer(mean[i], mean[i]) * spread[jnp.ix_(j, j)] + jnp.outer(mean[j], mean[j]) * spread[jnp.ix_(i, i)]
+        means = (
+            jnp.outer(mean[i], mean[i]) * spread[jnp.ix_(j, j)] + jnp.outer(mean[j], mean[j]) * spread[jnp.ix_(i, i)]
+        )
         mixed = jnp.outer(mean[i], mean[j]) * spread[jnp.ix_(j, i)]
         squares = fourth + means + mixed + mixed.T
         return Picture(jnp.concatenate([mean, second[i, j]]), jnp.block([[spread, cross], [cross.T, squares]]))
@@ -76,20 +78,23 @@ class RegressionLaw(StatisticLaw):
         if isinstance(model.variance, InverseGamma):
             beta = theta["beta"]
             squares = jnp.maximum(second[p, p] - 2 * beta @ linear + beta @ products @ beta, 0.0)
-            drawn["variance"] = model.variance.sample(keys[0], count=n, squares=squares)
-        variance = drawn.get("variance", model.variance)
+            variance = model.variance.sample(keys[0], count=n, squares=squares)
+            drawn["variance"] = variance
+        else:
+            variance = model.variance
         precision = products / variance + jnp.eye(p + 1) / model.coef_scale**2
         right = [linear[i] / variance for i in range(p + 1)]
         drawn["beta"] = triangular.normal_from_precision(keys[1], triangular.matrix(precision), right)
-        mean = theta.get("covariate_mean", model.covariate_mean)
         if isinstance(model.covariate_cov, InverseWishart):
+            mean = theta["covariate_mean"] if isinstance(model.covariate_mean, NormalPrior) else model.covariate_mean
             shifted = jnp.outer(first[:p], mean)
             about = second[:p, :p] - shifted - shifted.T + n * jnp.outer(mean, mean)
             drawn["covariate_cov"] = model.covariate_cov.sample(
                 keys[2], count=n, products=triangular.matrix(0.5 * (about + about.T))
             )
         if isinstance(model.covariate_mean, NormalPrior):
-            cov = triangular.matrix(drawn.get("covariate_cov", model.covariate_cov))
+            known = model.covariate_cov
+            cov = triangular.matrix(drawn["covariate_cov"] if isinstance(known, InverseWishart) else known)
             total = [first[i] for i in range(p)]
             drawn["covariate_mean"] = model.covariate_mean.sample_given(keys[3], cov=cov, count=n, total=total)
         return {name: drawn[name] for name in model.parameters}
@@ -122,7 +127,9 @@ class RegressionLaw(StatisticLaw):
 def regression_law(model: LinearRegression, release: Release) -> RegressionLaw | str:
     """The law of the totals of a regression's moments, or the reason why there is none."""
     columns = model.columns
-    gains, shifts, rows, constants = {}, {}, [], []
+    gains: dict[str, float] = {}
+    shifts: dict[str, float] = {}
+    rows, constants = [], []
     q = len(columns)
     i, j = np.triu_indices(q)
     place = {frozenset({columns[a]: 2}.items()) if a == b else frozenset({columns[a]: 1, columns[b]: 1}.items()): q + k
@@ -135,7 +142,10 @@ def regression_law(model: LinearRegression, release: Release) -> RegressionLaw |
         for name, column in query.bounds:
             low, high = column.range
             gain = (high - low) / (column.upper - column.lower)
-            if gains.setdefault(name, gain) != gain or shifts.setdefault(name, low - gain * column.lower) != low - gain * column.lower:
+            if (
+                gains.setdefault(name, gain) != gain
+                or shifts.setdefault(name, low - gain * column.lower) != low - gain * column.lower
+            ):
                 return f"the measurements map the column {name!r} differently"
         for term in query.terms:
             if term and frozenset(term) not in place:

@@ -36,14 +36,14 @@ class Piece(NamedTuple):
     second: Float[Array, "d d"]
 
 
-def piece(
-    log_probability: Callable[[Array], Array], eta: Float[Array, " d"], covariance: Float[Array, "d d"]
-) -> Piece:
+def piece(log_probability: Callable[[Array], Array], eta: Float[Array, " d"], covariance: Float[Array, "d d"]) -> Piece:
     """The moments of one piece from its log probability as a function of eta."""
     value, gradient = jax.value_and_grad(log_probability)(eta)
     hessian = jax.hessian(log_probability)(eta)
     probability = jnp.exp(value)
-    return Piece(probability, probability * gradient, probability * (covariance + hessian + jnp.outer(gradient, gradient)))
+    return Piece(
+        probability, probability * gradient, probability * (covariance + hessian + jnp.outer(gradient, gradient))
+    )
 
 
 class SupportLaw(StatisticLaw):

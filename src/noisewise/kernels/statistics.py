@@ -7,8 +7,8 @@ Exp(1/2)``. One step is the cycle
 1. ``theta | J``, the conjugate draw of the exact model, which sees J as if it were the statistic of n records;
 2. ``theta | w, y``, with J integrated out: random-walk moves on ``p(theta) N(y; n (H m + c), n H C H' + D)`` (``moves`` of them; with 0
    this is the paper's algorithm, which crawls when the noise is much wider than the statistic);
-3. ``J | theta, w, y``: with ``J0 ~ N(n m, n C)`` and ``e ~ N(0, D)`` the draw is ``J0 + n C H' S^-1 (y - H J0 - n c - e)``, where ``S = n H C H' +
-   D``. Only S is factored, so C may be singular. Draws the model cannot have are repeated, up to ``tries`` times;
+3. ``J | theta, w, y``: with ``J0 ~ N(n m, n C)`` and ``e ~ N(0, D)`` the draw is ``J0 + n C H' S^-1 (y - H J0 - n c - e)``,
+   where ``S = n H C H' + D``. Only S is factored, so C may be singular. Draws the model cannot have are repeated, up to ``tries`` times;
 4. ``w | J, y``: ``1/w_j ~ InverseGaussian(1/r_j, 1)`` with ``r_j = |y_j - (H J + n c)_j| / b_j``.
 
 Steps 1 and 3 hold two different views of ``p(J | theta)``: the cycle is exact only in the limit of the central limit theorem. Given
@@ -267,7 +267,9 @@ class StatisticsKernel(Kernel):
         simulated = self.release.simulate(key, self.law.released(state.joint, self.n))
         return dict(zip(self.release.names, simulated, strict=True))
 
-    def _walk(self, key: Key, theta: Theta, walk: Walk, variances: Array) -> tuple[Float[Array, " d"], Float[Array, ""]]:
+    def _walk(
+        self, key: Key, theta: Theta, walk: Walk, variances: Array
+    ) -> tuple[Float[Array, " d"], Float[Array, ""]]:
         """Random-walk moves of theta, every second one bold, and the acceptance probability of the others."""
         step_key, accept_key = jax.random.split(key)
         start = self.model.unconstrain(theta)

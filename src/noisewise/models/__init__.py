@@ -5,6 +5,8 @@ from noisewise.models.bernoulli import Bernoulli
 from noisewise.models.categorical import Categorical
 from noisewise.models.custom import Custom
 from noisewise.models.exponential import Exponential
+from noisewise.models.exponential_family import ExponentialFamily, exponential_form
+from noisewise.models.gamma_known_shape import GammaKnownShape
 from noisewise.models.linear_regression import LinearRegression
 from noisewise.models.naive_bayes import NaiveBayes
 from noisewise.models.normal import Normal
@@ -17,6 +19,8 @@ __all__ = [
     "Categorical",
     "Custom",
     "Exponential",
+    "ExponentialFamily",
+    "GammaKnownShape",
     "InverseGamma",
     "InverseWishart",
     "LinearRegression",
@@ -26,4 +30,5 @@ __all__ = [
     "NormalPrior",
     "Poisson",
     "UnknownSize",
+    "exponential_form",
 ]

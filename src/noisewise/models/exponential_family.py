@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -598,4 +598,4 @@ def exponential_form(model: Model) -> ExponentialForm | None:
     [[3.0]]
     """
     found = _FORMS.get(type(model))
-    return None if found is None else cast(ExponentialForm, found(model))
+    return None if found is None else found(model)

@@ -5,6 +5,7 @@ r"""The queries: what can be asked of the records.
 | :class:`Moments` | monomials of clamped columns | norm of the monomials' ranges |
 | :func:`regression_moments` | y, x y, y^2, x, x x | the paper's p^2 + 3p + 3, or the exact (p + 1)(p + 3)^2 / 2(p + 2) |
 | :class:`Counts` | indicators of the cells of contingency tables | 2 a table in L1, sqrt 2 for one table in L2 |
+| :class:`TruncatedSum` | statistics of the records inside public bounds, zero outside | norm of the ranges with zero in them |
 | :class:`Custom` | a function you write | what you say it is |
 """
 
@@ -23,6 +24,7 @@ from jaxtyping import Array, Float
 from noisewise.release.moments import Moments, regression_moments
 from noisewise.release.query import UNIT, Column, Neighbours, Norm, Query, check_neighbours, check_norm, length
 from noisewise.release.record_columns import RecordColumns as Records
+from noisewise.release.truncated_sum import PrivateQuantile, TruncatedSum, private_bounds
 from noisewise.typing import Records as Table
 
 _LARGEST_ROW = 1024.0
@@ -304,4 +306,17 @@ class Custom(Query):
         return ()
 
 
-__all__ = ["Column", "Counts", "Custom", "Moments", "Neighbours", "Norm", "Query", "Records", "regression_moments"]
+__all__ = [
+    "Column",
+    "Counts",
+    "Custom",
+    "Moments",
+    "Neighbours",
+    "Norm",
+    "PrivateQuantile",
+    "Query",
+    "Records",
+    "TruncatedSum",
+    "private_bounds",
+    "regression_moments",
+]

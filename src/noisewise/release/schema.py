@@ -22,6 +22,7 @@ from noisewise.release.mechanism import AdditiveNoise, Mechanism
 from noisewise.release.noise import LAWS, Noise
 from noisewise.release.privacy import Privacy
 from noisewise.release.queries import Column, Counts, Moments, Neighbours, Norm, Query
+from noisewise.release.truncated_sum import PrivateQuantile, TruncatedSum
 
 FORMAT = "dp-release"
 VERSION = 1
@@ -106,6 +107,31 @@ class CountsDocument(Part):
         return Counts(self.levels, self.tables)
 
 
+class TruncatedSumDocument(Part):
+    """Sums of statistics of a column over the records inside bounds; the others count for nothing."""
+
+    kind: Literal["truncated_sum"] = "truncated_sum"
+    column: str
+    lower: float
+    upper: float
+    statistics: list[str]
+    origin: str = "public"
+
+    @classmethod
+    def of(cls, query: Query) -> TruncatedSumDocument:
+        assert isinstance(query, TruncatedSum)
+        if query.function is not None:
+            raise ValueError(
+                "A TruncatedSum of a function cannot be written: a document holds no code. Use the named statistics."
+            )
+        return cls(
+            column=query.column, lower=query.lower, upper=query.upper, statistics=list(query.names), origin=query.origin
+        )
+
+    def build(self) -> TruncatedSum:
+        return TruncatedSum(self.column, self.lower, self.upper, self.statistics, origin=self.origin)
+
+
 LawName: TypeAlias = Literal["laplace", "gaussian", "discrete_laplace", "discrete_gaussian"]
 
 
@@ -124,10 +150,11 @@ class NoiseDocument(Part):
         return LAWS[self.law](jnp.asarray(fetch(self.scale)))
 
 
-AnyQuery: TypeAlias = Annotated[MomentsDocument | CountsDocument, Field(discriminator="kind")]
-QUERY_DOCUMENTS: dict[type[Query], type[MomentsDocument] | type[CountsDocument]] = {
+AnyQuery: TypeAlias = Annotated[MomentsDocument | CountsDocument | TruncatedSumDocument, Field(discriminator="kind")]
+QUERY_DOCUMENTS: dict[type[Query], type[MomentsDocument] | type[CountsDocument] | type[TruncatedSumDocument]] = {
     Moments: MomentsDocument,
     Counts: CountsDocument,
+    TruncatedSum: TruncatedSumDocument,
 }
 
 
@@ -154,8 +181,38 @@ class AdditiveNoiseDocument(Part):
         return AdditiveNoise(self.query.build(), self.noise.build(fetch))
 
 
-AnyMechanism: TypeAlias = AdditiveNoiseDocument
-MECHANISM_DOCUMENTS: dict[type[Mechanism], type[AdditiveNoiseDocument]] = {AdditiveNoise: AdditiveNoiseDocument}
+class PrivateQuantileDocument(Part):
+    """A quantile chosen among public candidates by the exponential mechanism, with the count of records as utility."""
+
+    kind: Literal["private_quantile"] = "private_quantile"
+    column: str
+    probability: float = Field(ge=0, le=1)
+    candidates: Numbers
+    epsilon: float = Field(gt=0)
+    n: int = Field(ge=1)
+
+    @classmethod
+    def of(cls, mechanism: Mechanism, store: Store) -> PrivateQuantileDocument:
+        assert isinstance(mechanism, PrivateQuantile)
+        return cls(
+            column=mechanism.column,
+            probability=float(mechanism.probability),
+            candidates=store("candidates", np.asarray(mechanism.candidates)),
+            epsilon=float(mechanism.epsilon),
+            n=mechanism.n,
+        )
+
+    def build(self, fetch: Fetch) -> Mechanism:
+        return PrivateQuantile(
+            self.column, self.probability, candidates=fetch(self.candidates), epsilon=self.epsilon, n=self.n
+        )
+
+
+AnyMechanism: TypeAlias = Annotated[AdditiveNoiseDocument | PrivateQuantileDocument, Field(discriminator="kind")]
+MECHANISM_DOCUMENTS: dict[type[Mechanism], type[AdditiveNoiseDocument] | type[PrivateQuantileDocument]] = {
+    AdditiveNoise: AdditiveNoiseDocument,
+    PrivateQuantile: PrivateQuantileDocument,
+}
 
 
 class SensitivityDocument(Part):

@@ -5,8 +5,8 @@ theta, uniform over trials if the method is calibrated. Figure 1a is the Kolmogo
 distribution of U, 1c the squared maximum mean discrepancy (standard normal kernel) to the non-private posterior of the same records.
 
 The paper does not print its priors: ours are Beta(1, 1), Dirichlet(1, 1, 1) and Gamma(4, 1). Its exponential model takes the bounds that
-keep the middle 95% of the records from the *true* rate, which no data holder may do; ``bounds="fixed"`` takes them from the prior mean rate. The
-sensitivity is 1 for the binomial, 2 for the multinomial (the paper's 1 is too small) and the upper bound for the exponential model.
+keep the middle 95% of the records from the *true* rate, which no data holder may do; ``bounds="fixed"`` takes them from the
+prior mean rate. The sensitivity is 1 for the binomial, 2 for the multinomial (the paper's 1 is too small) and the upper bound for the exponential model.
 For the multinomial model the first category is looked at. Naive totals outside what is possible are moved to the nearest possible one.
 
 All trials of a cell run side by side in one compiled program, in which n, the noise scale and the bounds are data.
@@ -17,14 +17,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from noisewise.engines.baselines import one_posterior_sampling, posterior_given_totals
 from noisewise.engines.sufficient_direct import log_normal_laplace
@@ -43,7 +42,7 @@ Clt = Literal["joint", "independent"]
 
 MODELS: dict[Name, Model] = {
     "binomial": Bernoulli(1.0, 1.0),
-    "multinomial": Categorical([1.0, 1.0, 1.0]),
+    "multinomial": Categorical(jnp.ones(3)),
     "exponential": Exponential(4.0, 1.0),
 }
 PARAMETER: dict[Name, str] = {"binomial": "p", "multinomial": "p", "exponential": "rate"}
@@ -125,13 +124,13 @@ def calibration(
 class Trials(eqx.Module):
     """Simulated truths and releases, one row a trial."""
 
-    truth: np.ndarray
-    totals: np.ndarray
-    values: np.ndarray
-    noisy_totals: np.ndarray
-    scale: np.ndarray
-    lower: np.ndarray
-    upper: np.ndarray
+    truth: Array
+    totals: Array
+    values: Array
+    noisy_totals: Array
+    scale: Array
+    lower: Array
+    upper: Array
 
 
 def simulate(name: Name, n: int, epsilon: float, trials: int, seed: np.random.SeedSequence, bounds: Bounds) -> Trials:
@@ -159,9 +158,13 @@ def simulate(name: Name, n: int, epsilon: float, trials: int, seed: np.random.Se
             sums[trial] = x.sum(), x[(x >= lower[trial]) & (x <= upper[trial])].sum()
         values = sums[:, 1:] + scale[:, None] * rng.laplace(size=(trials, 1))
         noisy = sums[:, :1] + scale[:, None] * rng.laplace(size=(trials, 1))
-        return Trials(truth, sums[:, :1], values, noisy, scale, lower, upper)
+        return _trials(truth, sums[:, :1], values, noisy, scale, lower, upper)
     values = totals + scale[:, None] * rng.laplace(size=totals.shape)
-    return Trials(truth, totals, values, values, scale, nothing, nothing)
+    return _trials(truth, totals, values, values, scale, nothing, nothing)
+
+
+def _trials(*columns: np.ndarray) -> Trials:
+    return Trials(*map(jnp.asarray, columns))
 
 
 def kernel_of(
@@ -196,25 +199,16 @@ def kernel_of(
 
 @eqx.filter_jit
 def run_trials(
-    key: Key,
-    values: Float[Array, "trials m"],
-    scale: Float[Array, " trials"],
-    lower: Float[Array, " trials"],
-    upper: Float[Array, " trials"],
-    n: Array,
-    truth: Float[Array, " trials"],
-    draws: Array,
-    tune: Array,
-    name: Name,
-    moves: int,
-    clt: Clt,
+    key: Key, data: Trials, n: Array, draws: Array, tune: Array, name: Name, moves: int, clt: Clt
 ) -> tuple[Array, Array, Array]:
     """For each trial the share of draws below the truth, 200 draws evenly spaced in the run, and whether all were possible."""
 
     def first(theta: dict[str, Array]) -> Array:
         return jnp.reshape(theta[PARAMETER[name]], (-1,))[0]
 
-    def one(key: Key, value: Array, scale: Array, lower: Array, upper: Array, truth: Array) -> tuple[Array, Array, Array]:
+    def one(
+        key: Key, value: Array, scale: Array, lower: Array, upper: Array, truth: Array
+    ) -> tuple[Array, Array, Array]:
         kernel = kernel_of(name, value, scale, n, lower, upper, moves=moves, clt=clt)
         start, begin, chain = jax.random.split(key, 3)
         state = kernel.init(begin, kernel.model.sample_prior(start))
@@ -234,22 +228,24 @@ def run_trials(
         _, below, kept, found = jax.lax.fori_loop(0, tune + draws, step, begun)
         return below / draws, kept, found > 0
 
-    return jax.vmap(one)(jax.random.split(key, values.shape[0]), values, scale, lower, upper, truth)
+    keys = jax.random.split(key, data.values.shape[0])
+    return jax.vmap(one)(keys, data.values, data.scale, data.lower, data.upper, data.truth)
 
 
 def ranks_by_quadrature(n: int, epsilon: float, *, trials: int = 1000, random_seed: int = 0) -> np.ndarray:
     """Ranks of the exponential model with bounds fixed in advance, each by quadrature of the normal model's likelihood."""
     seed = np.random.SeedSequence([random_seed, 2, round(1e6 * epsilon), n])
     data = simulate("exponential", n, epsilon, trials, seed, "fixed")
-    found = _quadrature(*map(jnp.asarray, (data.values, data.scale, data.lower, data.upper, data.truth)), jnp.asarray(float(n)))
-    return np.asarray(found)
+    return np.asarray(_quadrature(data, jnp.asarray(float(n))))
 
 
 @eqx.filter_jit
-def _quadrature(values: Array, scale: Array, lower: Array, upper: Array, truth: Array, n: Array) -> Array:
+def _quadrature(data: Trials, n: Array) -> Array:
     grid = jnp.linspace(math.log(0.02), math.log(40.0), _NODES)
     model = MODELS["exponential"]
-    kernel = kernel_of("exponential", values[0], scale[0], n, lower[0], upper[0], moves=0, clt="joint")
+    kernel = kernel_of(
+        "exponential", data.values[0], data.scale[0], n, data.lower[0], data.upper[0], moves=0, clt="joint"
+    )
     means, covariances = jax.vmap(lambda z: kernel.law.moments(model.constrain(z[None])))(grid)
     prior = jax.vmap(lambda z: model.log_prior_free(z[None]))(grid)
 
@@ -259,7 +255,7 @@ def _quadrature(values: Array, scale: Array, lower: Array, upper: Array, truth: 
         mass = jnp.concatenate([jnp.zeros(1), jnp.cumsum(0.5 * (density[1:] + density[:-1]))])
         return jnp.interp(jnp.log(truth), grid, mass / mass[-1])
 
-    return jax.vmap(one)(values, scale, truth)
+    return jax.vmap(one)(data.values, data.scale, data.truth)
 
 
 def _cell(
@@ -279,28 +275,29 @@ def _cell(
     data = simulate(name, n, epsilon, trials, seed, bounds)
     word = int(seed.generate_state(1)[0])
     ranks, kept, found = run_trials(
-        jax.random.key(word),
-        *map(jnp.asarray, (data.values, data.scale, data.lower, data.upper)),
-        jnp.asarray(float(n)),
-        jnp.asarray(data.truth),
-        jnp.asarray(draws),
-        jnp.asarray(tune),
-        name,
-        moves,
-        clt,
+        jax.random.key(word), data, jnp.asarray(float(n)), jnp.asarray(draws), jnp.asarray(tune), name, moves, clt
     )
     if not np.all(np.asarray(found)):
-        raise ValueError(f"{int(np.sum(~np.asarray(found)))} trials ({name}, epsilon={epsilon}, n={n}) ran out of possible totals.")
+        raise ValueError(
+            f"{int(np.sum(~np.asarray(found)))} trials ({name}, epsilon={epsilon}, n={n}) ran out of possible totals."
+        )
     found_draws = {"gibbs": np.asarray(kept)}
     cells = {"gibbs": np.asarray(ranks)}
     if baselines:
-        found_draws["non-private"] = _exact(name, data.totals, n, word + 1)
-        found_draws["naive"] = _exact(name, _nearest(name, data.noisy_totals, n), n, word + 2)
+        truth, totals = np.asarray(data.truth), np.asarray(data.totals)
+        found_draws["non-private"] = _exact(name, totals, n, word + 1)
+        found_draws["naive"] = _exact(name, _nearest(name, np.asarray(data.noisy_totals), n), n, word + 2)
         if name == "binomial":
             found_draws["ops"] = one_posterior_sampling(
-                Bernoulli(), data.totals[:, 0], n, epsilon=epsilon, truncate=_OPS_TRUNCATION, draws=_OPS_DRAWS, random_seed=word
+                Bernoulli(),
+                totals[:, 0],
+                n,
+                epsilon=epsilon,
+                truncate=_OPS_TRUNCATION,
+                draws=_OPS_DRAWS,
+                random_seed=word,
             )
-        cells |= {k: np.mean(v < data.truth[:, None], axis=1) for k, v in found_draws.items() if k != "gibbs"}
+        cells |= {k: np.mean(v < truth[:, None], axis=1) for k, v in found_draws.items() if k != "gibbs"}
     reference = found_draws.get("non-private")
     return [
         Cell(name, epsilon, n, method, rank, _discrepancy(found_draws[method], reference, method))
@@ -327,7 +324,10 @@ def _nearest(name: Name, totals: np.ndarray, n: int) -> np.ndarray:
 
 def table(cells: Sequence[Cell]) -> str:
     """The study as a Markdown table: distances with their 95% band, discrepancies with their standard errors."""
-    lines = ["| model | epsilon | n | method | KS distance | 95% band | MMD^2 (s.e.) |", "|---|---|---|---|---|---|---|"]
+    lines = [
+        "| model | epsilon | n | method | KS distance | 95% band | MMD^2 (s.e.) |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for cell in cells:
         found = cell.discrepancies
         shown = "" if found is None else f"{np.mean(found):.2e} ({np.std(found, ddof=1) / math.sqrt(len(found)):.0e})"
@@ -335,51 +335,3 @@ def table(cells: Sequence[Cell]) -> str:
             f"| {cell.model} | {cell.epsilon:g} | {cell.n:,} | {cell.method} | {cell.distance:.3f} | {cell.band:.3f} | {shown} |"
         )
     return "\n".join(lines)
-
-
-def plot(cells: Sequence[Cell], folder: str | Path) -> list[Path]:
-    """Figures 1a, 1b and 1c as PNG files."""
-    from matplotlib.figure import Figure
-
-    where = Path(folder)
-    where.mkdir(parents=True, exist_ok=True)
-    models, epsilons = list(dict.fromkeys(c.model for c in cells)), sorted({c.epsilon for c in cells})
-    methods = list(dict.fromkeys(c.method for c in cells))
-    written = []
-
-    def grid(rows: Sequence[float]) -> tuple[Figure, Any]:
-        figure = Figure(figsize=(3.6 * len(models), 2.8 * len(rows)), layout="constrained")
-        return figure, figure.subplots(len(rows), len(models), squeeze=False)
-
-    for file, what in (("figure_1a", "distance"), ("figure_1c", "discrepancy")):
-        figure, axes = grid(epsilons)
-        for row, epsilon in enumerate(epsilons):
-            for column, model in enumerate(models):
-                axis = axes[row][column]
-                for method in methods:
-                    line = [c for c in cells if (c.model, c.epsilon, c.method) == (model, epsilon, method)]
-                    if what == "distance":
-                        axis.plot([c.n for c in line], [c.distance for c in line], "o-", label=method, ms=3)
-                    else:
-                        line = [c for c in line if c.discrepancies is not None]
-                        axis.plot([c.n for c in line], [np.mean(c.discrepancies) for c in line], "o-", label=method, ms=3)
-                if what == "distance":
-                    axis.axhline(cells[0].band, color="grey", ls=":", lw=1)
-                axis.set(xscale="log", title=f"{model}, epsilon = {epsilon:g}", xlabel="n")
-                axis.set_ylabel("KS distance" if what == "distance" else "MMD$^2$ to non-private")
-        axes[0][0].legend(fontsize=7)
-        written.append(where / f"{file}.png")
-        figure.savefig(written[-1], dpi=120)
-    sizes = sorted({c.n for c in cells})
-    n = min(sizes, key=lambda size: abs(math.log(size / 1000)))
-    figure, axes = grid(epsilons[:1])
-    for column, model in enumerate(models):
-        for cell in cells:
-            if (cell.model, cell.epsilon, cell.n) == (model, epsilons[0], n):
-                axes[0][column].ecdf(cell.ranks, label=cell.method)
-        axes[0][column].axline((0, 0), slope=1, color="grey", ls=":", lw=1)
-        axes[0][column].set(title=f"{model}, n = {n}, epsilon = {epsilons[0]:g}", xlabel="U", ylabel="share")
-    axes[0][0].legend(fontsize=7)
-    written.append(where / "figure_1b.png")
-    figure.savefig(written[-1], dpi=120)
-    return written
