@@ -30,6 +30,7 @@ from noisewise.engines.base import Draw, Engine, Exact, Sampler, Support
 from noisewise.engines.counts_cells import Cells, Unsupported, known_n, log_rising, multinomial_cells, naive_bayes_cells
 from noisewise.engines.counts_draws import log_gammas, search
 from noisewise.engines.counts_tables import marginals, solve_chain
+from noisewise.engines.counts_windows import Remainder, envelopes, padded, solve_remainder, split_window
 from noisewise.models.base import Model
 from noisewise.models.bernoulli import Bernoulli
 from noisewise.models.categorical import Categorical
@@ -38,6 +39,7 @@ from noisewise.release.document import Release
 from noisewise.typing import Key, Theta
 
 _TABLE_ENTRIES = 2**23
+_WHOLE = 256
 
 
 class Counts(Engine):
@@ -136,7 +138,7 @@ class TableSampler(Sampler):
         return self.known
 
 
-def dirichlet_draw(theta_key: Key, noise_key: Key, tables: list[Array], sampler: TableSampler) -> Draw:
+def dirichlet_draw(theta_key: Key, noise_key: Key, tables: list[Array], sampler: TableSampler | WindowSampler) -> Draw:
     """The probabilities given the counts, with what is reported beside them."""
     counts = jnp.concatenate([table.reshape(-1) for table in tables]).astype(float)
     log_draws = log_gammas(theta_key, sampler.weights + counts)
@@ -163,18 +165,91 @@ def _backward(key: Key, splits: Float[Array, "splits rows total count"], totals:
     return jnp.concatenate([first[None], counts]).T
 
 
+class WindowSampler(Sampler):
+    """Draws of one column's counts by windows: what all cells but one have together, then cell by cell."""
+
+    low: Int[Array, ""]
+    cumulative: Float[Array, " total"]
+    first: Int[Array, " others"]
+    mass: Float[Array, "others width"]
+    high: Float[Array, "others blocks"]
+    before_first: Int[Array, " others"]
+    before: Float[Array, "others width"]
+    reach: Float[Array, "others longer"]
+    order: Int[Array, " cells"]
+    n: Int[Array, ""]
+    weights: Float[Array, " cells"]
+    known: Exact
+    published: Published
+    names: tuple[str, ...] = eqx.field(static=True, default=("p",))
+
+    def draw(self, key: Key) -> Draw:
+        theta_key, noise_key, total_key, key = jax.random.split(key, 4)
+        total = self.low + search(self.cumulative, (), jax.random.uniform(total_key, (), dtype=float))
+
+        def split(left: Array, step: tuple[Array, ...]) -> tuple[Array, Array]:
+            key, *tables = step
+            count = split_window(key, left, *tables)
+            return left - count, count
+
+        tables = (self.first, self.mass, self.high, self.before_first, self.before, self.reach)
+        keys = jax.random.split(key, self.first.shape[0])
+        first, counts = jax.lax.scan(split, total, (keys, *tables), reverse=True)
+        found = jnp.concatenate([first[None], counts, (self.n - total)[None]])
+        return dirichlet_draw(theta_key, noise_key, [found[self.order]], self)
+
+    def exact(self) -> Exact:
+        return self.known
+
+
 def _multinomial(model: Bernoulli | Categorical, release: Release, cells: Cells) -> Sampler:
     n = known_n(release)
     size = cells.weights.size
-    log_factors = cells.log_factors(np.broadcast_to(np.arange(n + 1.0), (size, n + 1)))
-    chain = solve_chain(log_factors)
-    log_marginal = _possible(chain.log_total[n]) - log_rising(n, cells.weights.sum()) + cells.constant
-    mean, sd = _probabilities(chain.means[:, n], chain.variances[:, n], cells.weights, n)
+    whole = n <= _WHOLE and (size - 1) * (n + 1) ** 2 <= _TABLE_ENTRIES
+    if whole:
+        chain = solve_chain(cells.log_factors(np.broadcast_to(np.arange(n + 1.0), (size, n + 1))))
+        log_total, counted, varied = _possible(chain.log_total[n]), chain.means[:, n], chain.variances[:, n]
+    else:
+        sums = solve_remainder(cells, n)
+        log_total, counted, varied = sums.log_total, sums.means, sums.variances
+    log_marginal = log_total - log_rising(n, cells.weights.sum()) + cells.constant
+    mean, sd = _probabilities(counted, varied, cells.weights, n)
     if isinstance(model, Bernoulli):
         mean, sd = mean[1], sd[1]
     known = Exact({"p": jnp.asarray(mean)}, {"p": jnp.asarray(sd)}, float(log_marginal))
-    return TableSampler(
-        jnp.asarray(chain.splits), (), jnp.asarray(cells.weights), known, Published(release, cells), (), ("p",)
+    published, weights = Published(release, cells), jnp.asarray(cells.weights)
+    if whole:
+        return TableSampler(jnp.asarray(chain.splits), (), weights, known, published, (), ("p",))
+    return _window_sampler(sums, n, weights, known, published)
+
+
+def _window_sampler(sums: Remainder, n: int, weights: Array, known: Exact, published: Published) -> WindowSampler:
+    width, before_width = (
+        1 << max(9, (max(window.mass.size for window in some) - 1).bit_length()) for some in (sums.windows, sums.prefix)
+    )
+    steps = list(zip(sums.windows[1:], sums.prefix[:-1], strict=True))
+    bounds = [envelopes(window, before, width, before_width) for window, before in steps]
+
+    def stacked(parts: list[np.ndarray], length: int) -> Array:
+        return jnp.asarray(np.stack(parts) if parts else np.zeros((0, length)))
+
+    cumulative = np.cumsum(padded(sums.total, before_width))
+    cumulative = np.where(cumulative >= cumulative[-1], 1.0, cumulative / cumulative[-1])
+    others = [k for k in range(weights.shape[0]) if k != sums.cell]
+    return WindowSampler(
+        low=jnp.asarray(sums.total.first),
+        cumulative=jnp.asarray(cumulative),
+        first=jnp.asarray([window.first for window, _ in steps], dtype=int),
+        mass=stacked([padded(window, width) for window, _ in steps], width),
+        high=stacked([high for high, _ in bounds], 1),
+        before_first=jnp.asarray([before.first for _, before in steps], dtype=int),
+        before=stacked([padded(before, before_width) for _, before in steps], before_width),
+        reach=stacked([reach for _, reach in bounds], before_width),
+        order=jnp.asarray(np.argsort([*others, sums.cell])),
+        n=jnp.asarray(n),
+        weights=weights,
+        known=known,
+        published=published,
     )
 
 
