@@ -143,6 +143,15 @@ def test_without_prior_and_naive_the_posterior_stands_alone(coin, tmp_path):
     assert "posterior mean" in page
 
 
+def test_draws_made_elsewhere_in_the_house_have_a_page_too(tmp_path):
+    draws = np.random.default_rng(1).normal(size=(1, 200, 2))
+    tree = xr.DataTree.from_dict({"posterior": xr.Dataset({"theta": (("chain", "draw", "k"), draws)})})
+    tree.attrs = {"noisewise_method": "penalty", "epsilon": 4.0, "delta": 1e-6}
+    page = nw.report(tree, tmp_path / "private.html").read_text()
+    for words in ("was not judged", "penalty", "epsilon", "theta[1]"):
+        assert words in page
+
+
 def test_bad_input_gets_a_sentence(tree, tmp_path):
     with pytest.raises(ValueError, match="needs a DataTree made by"):
         nw.report(xr.DataTree(), tmp_path / "x.html")

@@ -226,16 +226,11 @@ def _traces(tree: xr.DataTree, rows: Sequence[Row]) -> list[str]:
 
 
 def _provenance(attrs: dict[Any, Any]) -> list[str]:
-    known = {
-        "created": attrs.get("created_at"),
-        "by": f"{attrs.get('inference_library')} {attrs.get('inference_library_version')}",
-        "seed": attrs.get("random_seed"),
-        "engine": attrs.get("noisewise_method"),
-        "tuning steps a chain": attrs.get("tuning_steps"),
-        "steps a recorded draw": attrs.get("thin"),
-        "seconds of sampling": f"{float(attrs.get('sampling_time', float('nan'))):.2f}",
-    }
-    return [_table(["", ""], [[name, str(value)] for name, value in known.items()])]
+    shown_above = {"noisewise_model", "noisewise_reason", "noisewise_verdict", "noisewise_naive"}
+    known = [(str(name), value) for name, value in attrs.items() if name not in shown_above]
+    return [
+        _table(["", ""], [[name, f"{value:.4g}" if isinstance(value, float) else str(value)] for name, value in known])
+    ]
 
 
 def _cells(spread: Spread | None) -> list[str]:
