@@ -27,4 +27,4 @@ def use_compilation_cache() -> None:
     if os.environ.get("NOISEWISE_CACHE") == "" or jax.config.values["jax_compilation_cache_dir"] is not None:
         return
     jax.config.update("jax_compilation_cache_dir", str(cache_folder()))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

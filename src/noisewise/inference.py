@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -81,6 +83,7 @@ def sample(
     True
     """
     use_compilation_cache()
+    threading.Thread(target=_load_summaries, daemon=True).start()
     settings = Settings(
         draws,
         tune,
@@ -157,13 +160,23 @@ def _refuse_for_samplers(engine: Engine, settings: Settings, initvals: Mapping[s
         )
 
 
+@eqx.filter_jit
+def _engine_starts(engine: Engine, kernel: Kernel, keys: Key) -> Theta:
+    return jax.vmap(lambda key: engine.start(kernel, jax.random.fold_in(key, START)))(keys)
+
+
+def _load_summaries() -> None:
+    """Import, beside the first compilation, what the end of a run needs."""
+    import arviz_stats.base  # noqa: F401
+    import xarray  # noqa: F401
+
+
 def _starts(engine: Engine, kernel: Kernel, initvals: Mapping[str, Any] | None, chains: int) -> Any:
     """A function from chain keys to starting values: the engine's own, overridden by the given ones."""
     given = _plain(initvals)
 
     def starts(keys: Key) -> Theta:
-        start_keys = jax.vmap(lambda key: jax.random.fold_in(key, START))(keys)
-        theta = jax.vmap(lambda key: engine.start(kernel, key))(start_keys)
+        theta = _engine_starts(engine, kernel, keys)
         for name, value in given.items():
             if name not in theta:
                 raise ValueError(f"initvals names {name!r}, but the model's parameters are {list(theta)}.")

@@ -89,7 +89,12 @@ def fresh_seed() -> int:
 
 def chain_keys(seed: int, chains: int) -> Key:
     """One key a chain, which does not depend on how many chains there are."""
-    return jax.vmap(lambda chain: jax.random.fold_in(jax.random.key(seed), chain))(jnp.arange(chains))
+    return _chain_keys(jnp.asarray(seed), jnp.arange(chains))
+
+
+@jax.jit
+def _chain_keys(seed: Array, chains: Array) -> Key:
+    return jax.vmap(lambda chain: jax.random.fold_in(jax.random.key(seed), chain))(chains)
 
 
 @eqx.filter_jit
