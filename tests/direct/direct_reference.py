@@ -6,7 +6,9 @@ from scipy import stats
 WEIGHTS = {
     "normal": lambda y, p: -0.5 * (y - p["mu"]) ** 2 / p["sigma2"],
     "lognormal": lambda y, p: np.where(
-        y > 0, -np.log(np.where(y > 0, y, 1)) - 0.5 * (np.log(np.where(y > 0, y, 1)) - p["mu"]) ** 2 / p["sigma2"], -np.inf
+        y > 0,
+        -np.log(np.where(y > 0, y, 1)) - 0.5 * (np.log(np.where(y > 0, y, 1)) - p["mu"]) ** 2 / p["sigma2"],
+        -np.inf,
     ),
     "log-normal, transformed": lambda y, p: np.where(
         y > 0, -0.5 * (np.log(np.where(y > 0, y, 1)) - p["mu"]) ** 2 / p["sigma2"], -np.inf
@@ -40,7 +42,9 @@ def _points(weight, parameters):
         y = np.exp(np.concatenate([mu + sigma * near, mu - sigma**2 + sigma * near, np.linspace(-40, 30, 20_001)]))
         y = y[(y > 1e-18) & (y < 1e12)]
     else:
-        y = np.concatenate([mu + sigma * near, mu + sigma * far, mu + sigma**2 / s + sigma * near, mu - sigma**2 / s + sigma * near])
+        y = np.concatenate(
+            [mu + sigma * near, mu + sigma * far, mu + sigma**2 / s + sigma * near, mu - sigma**2 / s + sigma * near]
+        )
     z = parameters["released"]
     x = np.concatenate([around_base, s * far, y if z is None else z - y])
     return np.unique(x)

@@ -22,7 +22,9 @@ def build(weight, base, p):
     weights = {
         "normal": lambda: nw.direct.NormalWeight(p["mu"], p["sigma2"]),
         "lognormal": lambda: nw.direct.LognormalWeight(p["mu"], p["sigma2"]),
-        "log-normal, transformed": lambda: nw.direct.TransformedNormalWeight(p["mu"], p["sigma2"], jnp.log, jnp.exp, lower=0.0),
+        "log-normal, transformed": lambda: nw.direct.TransformedNormalWeight(
+            p["mu"], p["sigma2"], jnp.log, jnp.exp, lower=0.0
+        ),
         "student": lambda: nw.direct.StudentTWeight(p["nu"], p["mu"], p["sigma2"]),
         "cubic": lambda: nw.direct.UnimodalWeight(cube, (jnp.asarray(p["mu"]), jnp.sqrt(p["sigma2"]))),
     }
@@ -92,7 +94,9 @@ def test_draws_without_a_release_weight_the_base_itself():
     )
     row = {"mu": 50.0, "sigma2": 1.0, "scale": 0.5, "released": None}
     assert p_value(cdf("normal", "laplace", row, np.asarray(draws))) > ALPHA
-    naive_tail = np.asarray(draws) - 2.0  # the difference of CDFs near one makes this target look like its weight, at 50
+    naive_tail = (
+        np.asarray(draws) - 2.0
+    )  # the difference of CDFs near one makes this target look like its weight, at 50
     assert p_value(cdf("normal", "laplace", row, naive_tail)) < 1e-6
 
 
@@ -104,7 +108,9 @@ def test_per_record_draws_are_exact_under_jit_with_traced_parameters():
     noise = (spread["released"] - y).reshape(TARGETS, 2000).T
     assert bool(jnp.all(y > 0))
     assert p_value(uniforms("lognormal", "discrete laplace", p, noise)) > ALPHA
-    y = jax.jit(nw.direct.normal_laplace)(jax.random.key(3), spread["mu"], spread["sigma2"], spread["released"], spread["scale"])
+    y = jax.jit(nw.direct.normal_laplace)(
+        jax.random.key(3), spread["mu"], spread["sigma2"], spread["released"], spread["scale"]
+    )
     noise = (spread["released"] - y).reshape(TARGETS, 2000).T
     assert p_value(uniforms("normal", "laplace", p, noise)) > ALPHA
     assert draw._cache_size() == 1

@@ -105,7 +105,11 @@ class SymmetricBase(Base):
             has_right, has_left = right_end > right, left_end > left
         has_right, has_left = has_right & jnp.isfinite(right), has_left & jnp.isfinite(left)
         there = jnp.stack([has_right, has_left])
-        return jnp.where(there, jnp.stack([right, left]), 0.0), jnp.where(there, jnp.stack([right_end, left_end]), 1.0), there
+        return (
+            jnp.where(there, jnp.stack([right, left]), 0.0),
+            jnp.where(there, jnp.stack([right_end, left_end]), 1.0),
+            there,
+        )
 
     def _log_halves(self, inner: Array, end: Array, there: Array) -> Array:
         return jnp.where(there, self._log_mass(inner, end), -jnp.inf)
@@ -119,7 +123,7 @@ class SymmetricBase(Base):
         inner, end, present = self._halves(lower, upper)
         log_right, log_left = self._log_halves(inner, end, present)
         on_right = side < jax.nn.sigmoid(log_right - log_left)
-        draw = self._quantile(v, jnp.where(on_right, *inner), jnp.where(on_right, *end))
+        draw = self._quantile(v, jnp.where(on_right, inner[0], inner[1]), jnp.where(on_right, end[0], end[1]))
         there = jnp.isfinite(jnp.maximum(log_right, log_left))
         return jnp.where(there, jnp.where(on_right, draw, -draw), jnp.nan)
 
@@ -210,7 +214,9 @@ class Uniform(Base):
     def __check_init__(self) -> None:
         ends = self.lower, self.upper
         if not any(isinstance(end, jax.core.Tracer) for end in ends) and not np.all(np.less(*ends)):
-            raise ValueError(f"lower must be below upper; got {self.lower} and {self.upper}. Give the ends of the interval.")
+            raise ValueError(
+                f"lower must be below upper; got {self.lower} and {self.upper}. Give the ends of the interval."
+            )
 
     def log_interval(self, lower: Array, upper: Array) -> Array:
         inside = jnp.minimum(upper, self.upper) - jnp.maximum(lower, self.lower)
@@ -293,7 +299,9 @@ class CustomBase(Base):
 
     def log_prob(self, x: Array) -> Array:
         if self.log_density is None:
-            raise ValueError("This base has no log_density. Give CustomBase(..., log_density=...) to evaluate the target.")
+            raise ValueError(
+                "This base has no log_density. Give CustomBase(..., log_density=...) to evaluate the target."
+            )
         return self.log_density(x, self.parameters)
 
 
@@ -313,7 +321,9 @@ def as_base(law: noise.Noise | Base) -> Base:
         if type(law) is known:
             return base(law.scale)
     names = ", ".join(known.__name__ for known in _BASES)
-    raise ValueError(f"{type(law).__name__} is not a base law known here. Use {names}, Uniform or CustomBase(cdf, quantile).")
+    raise ValueError(
+        f"{type(law).__name__} is not a base law known here. Use {names}, Uniform or CustomBase(cdf, quantile)."
+    )
 
 
 __all__ = ["Base", "CustomBase", "Uniform", "as_base"]

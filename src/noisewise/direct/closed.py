@@ -21,7 +21,6 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from noisewise.direct.bases import (
-    DiscreteGaussianBase,
     DiscreteLaplaceBase,
     GaussianBase,
     LaplaceBase,
@@ -71,7 +70,9 @@ def _lattice_normal_log_masses(centre: Array, scale: Array, first: Array, last: 
     return up, up_count, log_up, down, down_count, log_down
 
 
-def lattice_normal(side: Array, v: Array, centre: Array, scale: Array, first: Array, last: Array) -> tuple[Array, Array]:
+def lattice_normal(
+    side: Array, v: Array, centre: Array, scale: Array, first: Array, last: Array
+) -> tuple[Array, Array]:
     """A draw ``k`` of mass proportional to ``exp(-(k - centre)^2 / (2 scale^2))`` on ``first <= k <= last``, and its log total mass."""
     up, up_count, log_up, down, down_count, log_down = _lattice_normal_log_masses(centre, scale, first, last)
     rises = side < jax.nn.sigmoid(log_up - log_down)
@@ -80,7 +81,9 @@ def lattice_normal(side: Array, v: Array, centre: Array, scale: Array, first: Ar
     return jnp.where(rises, up + steps, down - steps), jnp.logaddexp(log_up, log_down)
 
 
-def normal_discrete_laplace_noise(half: Array, side: Array, v: Array, centre: Array, variance: Array, scale: Array) -> Array:
+def normal_discrete_laplace_noise(
+    half: Array, side: Array, v: Array, centre: Array, variance: Array, scale: Array
+) -> Array:
     """A draw ``k`` of mass proportional to ``exp(-(k - centre)^2 / (2 variance) - |k| / scale)``, made of three uniforms."""
     deviation, shift = jnp.sqrt(variance), variance / scale
     zero, minus_one, end = jnp.zeros_like(centre), jnp.full_like(centre, -1.0), jnp.full_like(centre, jnp.inf)
@@ -122,7 +125,9 @@ def closed_form(target: Target) -> Callable[[Array], Array] | None:
             return lambda u: centre + normal.truncated((u[1], u[2]), base.lower - centre, base.upper - centre)
         case LognormalWeight(), Uniform():
             near, far = target.latent(base.lower), target.latent(base.upper)
-            ends = (jnp.log(jnp.maximum(end, 0.0)) - weight.mu for end in (jnp.minimum(near, far), jnp.maximum(near, far)))
+            ends = (
+                jnp.log(jnp.maximum(end, 0.0)) - weight.mu for end in (jnp.minimum(near, far), jnp.maximum(near, far))
+            )
             low, high = ends
             normal = GaussianBase(jnp.sqrt(weight.sigma2))
             return lambda u: target.latent(jnp.exp(weight.mu + normal.truncated((u[1], u[2]), low, high)))

@@ -71,7 +71,9 @@ def sample(
     """
     shape = (size,) if isinstance(size, int) else tuple(size)
     if any(int(length) != length or length < 0 for length in shape):
-        raise ValueError(f"size must be a non-negative integer or a tuple of them; got {size!r}. Give the number of draws.")
+        raise ValueError(
+            f"size must be a non-negative integer or a tuple of them; got {size!r}. Give the number of draws."
+        )
     if method not in METHODS:
         raise ValueError(f"method {method!r} is not known. Use one of {', '.join(METHODS)}.")
     targets, batch = batch_of_targets(weight, base, released, knots)
@@ -81,9 +83,7 @@ def sample(
     return jnp.moveaxis(draws, 0, -1).reshape(*shape, *batch)
 
 
-def step_function(
-    weight: Weight, base: Noise | Base, *, released: Any = None, knots: int = 100
-) -> StepFunction:
+def step_function(weight: Weight, base: Noise | Base, *, released: Any = None, knots: int = 100) -> StepFunction:
     """The step function on which the customised sampler draws u, with its total-variation ``bound`` and ``acceptance``.
 
     >>> import noisewise as nw
@@ -122,7 +122,9 @@ def batch_of_targets(weight: Weight, base: Noise | Base, released: Any, knots: i
         batch = jnp.broadcast_shapes(*(leaf.shape for leaf in arrays))
     except ValueError as error:
         shapes = ", ".join(str(leaf.shape) for leaf in arrays)
-        raise ValueError(f"Weight, base and released must broadcast to one shape; got {shapes}. Give one value a target.") from error
+        raise ValueError(
+            f"Weight, base and released must broadcast to one shape; got {shapes}. Give one value a target."
+        ) from error
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, batch).reshape(-1), target), batch
 
 
@@ -130,7 +132,10 @@ def _refuse_unreached(reached: Array, method: str, knots: int) -> None:
     if isinstance(reached, jax.core.Tracer) or bool(jnp.all(reached)):
         return
     failed = np.asarray(~jnp.all(reached, axis=1))
-    first, targets = int(np.argmax(failed)), f"{int(failed.sum())} of {failed.size} targets (the first is target {int(np.argmax(failed))})"
+    first, targets = (
+        int(np.argmax(failed)),
+        f"{int(failed.sum())} of {failed.size} targets (the first is target {int(np.argmax(failed))})",
+    )
     if method == "basic":
         raise ValueError(
             f"The basic sampler accepted no draw from the base within {BASIC_ATTEMPTS} attempts for {targets}: P(A_u) falls inside one cell of its "
@@ -197,6 +202,7 @@ def _exact(key: Key, target: Target, count: int, knots: int) -> tuple[Array, Arr
     roomy = StepFunction(
         jnp.append(step.log_u, spare), jnp.append(step.log_p, jnp.full_like(spare, -jnp.inf)), step.log_p_zero
     )
+
     def again(state: _Search) -> Array:
         return (state[0] < ROUNDS) & ~jnp.all(state[4])
 
@@ -230,6 +236,7 @@ def _basic(key: Key, target: Target, count: int, knots: int) -> tuple[Array, Arr
     first, second, third = jax.random.split(key, 3)
     cell = jax.random.categorical(first, log_share, shape=(count,))
     log_u = jnp.log(jax.random.beta(second, cell + 1.0, knots - cell + 1.0))
+
     def attempt(state: _Tries) -> _Tries:
         tried, key, draws, done = state
         key, now = jax.random.split(key)

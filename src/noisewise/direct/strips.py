@@ -50,7 +50,9 @@ def _exponential_mass(peak: Array, rate: Array, width: Array, discrete: bool) ->
     return peak + jnp.where(flat, jnp.log(width), log1mexp(jnp.where(flat, 1.0, fall)) - unit)
 
 
-def _line(value: Array, slope: Array, reach_left: Array, reach_right: Array, width: Array, discrete: bool) -> tuple[Array, ...]:
+def _line(
+    value: Array, slope: Array, reach_left: Array, reach_right: Array, width: Array, discrete: bool
+) -> tuple[Array, ...]:
     """Peak, rate, side of the peak and log mass of the exponential through ``value`` with ``slope``."""
     rising = slope > 0
     distance = jnp.where(rising, reach_right, reach_left)
@@ -59,8 +61,10 @@ def _line(value: Array, slope: Array, reach_left: Array, reach_right: Array, wid
     return peak, rate, ~rising, _exponential_mass(peak, rate, width, discrete)
 
 
-def _heavy_end(target: Target, left: Array, right: Array) -> tuple[Array, Array, Array]:
+def _heavy_end(target: Target, left: Array, right: Array, fall: Array) -> tuple[Array, Array, Array]:
     """The end of a bounded strip where the target is higher, the direction inwards, and a length over which it falls by about ``_TAIL``.
+
+    A weight of unknown slope is followed down by ``fall`` instead.
 
     The length is infinite where the target rises inwards.
     """
@@ -76,8 +80,8 @@ def _heavy_end(target: Target, left: Array, right: Array) -> tuple[Array, Array,
         drop = -inward * (_turn(target) * target.weight.slope(target.latent(end)) + target.base.slope(end, side))
         return end, inward, jnp.where(drop > 0, _TAIL / jnp.where(drop > 0, drop, 1.0), jnp.inf)
 
-    # no slope is known: bisect, over the floats, the distance at which the target has fallen by _TAIL
-    goal = jnp.maximum(top_left, top_right) - _TAIL
+    # no slope is known: bisect the distance over the floats
+    goal = jnp.maximum(top_left, top_right) - fall
 
     def halve(_: int, ends: Pair) -> Pair:
         near, far = ends
@@ -103,7 +107,7 @@ def envelope(target: Target, a: Array, b: Array) -> Piece:
     bounded = ~(open_left | open_right)
     left = jnp.where(there, jnp.where(open_left, b, a), 0.0)
     right = jnp.where(there, jnp.where(open_right, a, b), 0.0)
-    end, inward, reach = _heavy_end(target, left, right)
+    end, inward, reach = _heavy_end(target, left, right, jnp.asarray(_TAIL))
     touch = end + inward * jnp.minimum(reach / _TAIL, 0.5 * (right - left))
     span = jnp.where(right > left, right - left, 1.0)
 
@@ -141,12 +145,12 @@ def envelope(target: Target, a: Array, b: Array) -> Piece:
     return Piece(peak, rate, from_left, log_upper, log_lower)
 
 
-def _cut(target: Target, a: Array, b: Array, rate: Array) -> Array:
+def _cut(target: Target, a: Array, b: Array, rate: Array, fall: Array) -> Array:
     """Where to cut a strip: near its higher end at the local scale, else half way on the weight's own scale."""
     open_left, open_right = jnp.isneginf(a), jnp.isposinf(b)
     tail = jnp.where(open_left, b - _TAIL / rate, a + _TAIL / rate)
     left, right = jnp.where(open_left, b - 1, a), jnp.where(open_right, a + 1, b)
-    end, inward, reach = _heavy_end(target, left, right)
+    end, inward, reach = _heavy_end(target, left, right, fall)
     near, far = target.latent(left), target.latent(right)
     half = target.latent(target.weight.between(jnp.minimum(near, far), jnp.maximum(near, far)))
     local = jnp.where(reach < jnp.abs(half - end), end + inward * jnp.where(jnp.isfinite(reach), reach, 0.0), half)
@@ -220,7 +224,8 @@ def build_strips(target: Target, spare: int, tolerance: float = TOLERANCE) -> St
         excess = jnp.where(jnp.isneginf(upper), -jnp.inf, upper + log1mexp(gap))
         worst = jnp.argmax(excess)
         a, b = strips.a[worst], strips.b[worst]
-        at = _cut(target, a, b, strips.piece.rate[worst])
+        fall = jnp.clip(0.5 * (upper[worst] - jnp.max(lower)), _TAIL, 1e300)
+        at = _cut(target, a, b, strips.piece.rate[worst], fall)
         if target.base.discrete:
             at = jnp.clip(jnp.floor(at), a, b - 1)
             beyond = at + 1

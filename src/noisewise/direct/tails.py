@@ -24,7 +24,14 @@ _LEGENDRE = np.polynomial.legendre.leggauss(10)
 _NODES, _NODE_WEIGHTS = 0.5 * (_LEGENDRE[0] + 1), 0.5 * _LEGENDRE[1]
 _TERMS = 80
 _NEGLIGIBLE = 40.0
-_BERNOULLI = (Fraction(1, 6), Fraction(-1, 30), Fraction(1, 42), Fraction(-1, 30), Fraction(5, 66), Fraction(-691, 2730))
+_BERNOULLI = (
+    Fraction(1, 6),
+    Fraction(-1, 30),
+    Fraction(1, 42),
+    Fraction(-1, 30),
+    Fraction(5, 66),
+    Fraction(-691, 2730),
+)
 _MIDPOINT = tuple(
     float((Fraction(1, 2 ** (2 * j - 1)) - 1) * number / factorial(2 * j)) for j, number in enumerate(_BERNOULLI, 1)
 )

@@ -28,7 +28,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-
 Pair = tuple[Array, Array]
 _GOLDEN = 0.6180339887498949
 _GOLDEN_STEPS = 95
@@ -266,7 +265,9 @@ class UnimodalWeight(Weight):
 
     def __check_init__(self) -> None:
         if not self.lower < self.upper:
-            raise ValueError(f"lower must be below upper; got {self.lower} and {self.upper}. Give the weight's support.")
+            raise ValueError(
+                f"lower must be below upper; got {self.lower} and {self.upper}. Give the weight's support."
+            )
 
     def _raw(self, x: Array) -> Array:
         inside = (x > self.lower) & (x < self.upper)
@@ -345,5 +346,3 @@ class UnimodalWeight(Weight):
         mode = self._found()[0]
         left, right = self.roots(jnp.asarray(-0.5))
         return jnp.stack([left, mode, right], axis=-1)
-
-
