@@ -3,12 +3,10 @@ r"""Exchange steps: for mechanisms whose density is known up to a normaliser tha
 With ``eta(s | x) = e(s, x) / N(x)`` and an exact simulator of the mechanism, a move from x to x' draws ``c ~ eta(. | x')`` and is
 accepted with probability ``min(1, q e(s, x') e(c, x) / (e(s, x) e(c, x')))``, where q is whatever the ratio holds without the
 mechanism; N cancels and the move leaves the target invariant (Murray, Ghahramani and MacKay 2006). A record's row at c is not
-its row at s, so each proposal costs O(n). Checked by ``tests/release/test_mechanisms.py``.
+its row at s, so each proposal costs O(n). Checked by ``tests/kernels/test_exchange.py``.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -48,16 +46,23 @@ def exchange_sweep(
     proposed, log_ratio = propose(proposal_key, theta, current)
     log_uniform = -jax.random.exponential(accept_key, (window,), dtype=float)
 
-    def turn(records: Records, j: Array) -> tuple[Records, Any]:
+    def log_density(records: Records) -> Array:
+        return release.log_density(jnp.sum(release.statistics(records), axis=0))
+
+    def turn(carry: tuple[Records, Array], j: Array) -> tuple[tuple[Records, Array], Array]:
+        records, log_g = carry
         moved = {
             name: lax.dynamic_update_index_in_dim(column, proposed[name][j], first + j, axis=0)
             for name, column in records.items()
         }
-        log_g, moved_log_g = (release.log_density(jnp.sum(release.statistics(x), axis=0)) for x in (records, moved))
+        moved_log_g = log_density(moved)
         exchanged = exchange_log_ratio(jax.random.fold_in(exchange_key, j), release, records, moved)
-        log_accept = jnp.minimum(moved_log_g - log_g + exchanged + log_ratio[j], 0.0)
+        # a state that the release excludes (only ever a start) is left at the first chance
+        log_ratio_g = jnp.where(jnp.isneginf(log_g), jnp.inf, moved_log_g - log_g + exchanged + log_ratio[j])
+        log_accept = jnp.minimum(log_ratio_g, 0.0)
         accept = log_uniform[j] < log_accept
-        return {name: jnp.where(accept, moved[name], records[name]) for name in records}, jnp.exp(log_accept)
+        kept = {name: jnp.where(accept, moved[name], records[name]) for name in records}
+        return (kept, jnp.where(accept, moved_log_g, log_g)), jnp.exp(log_accept)
 
-    records, probability = lax.scan(turn, records, jnp.arange(window))
+    (records, _), probability = lax.scan(turn, (records, log_density(records)), jnp.arange(window))
     return Swept(records, jnp.mean(probability), jnp.min(probability))

@@ -32,6 +32,8 @@ class RandomisedResponse(eqx.Module):
     def __init__(self, flip: float, levels: int = 2) -> None:
         if isinstance(levels, bool) or not isinstance(levels, int | np.integer) or levels < 2:
             raise ValueError(f"levels must be a whole number of at least 2; got {levels!r}.")
+        if callable(flip):
+            raise ValueError(f"flip must be one public probability, not a function of the records; got {flip!r}.")
         if not isinstance(flip, jax.core.Tracer):
             value = np.asarray(flip, dtype=float)
             if value.shape != () or not 0 < value < 1:

@@ -36,7 +36,12 @@ class RecordColumns(eqx.Module):
             missing = [name for name in self.columns if name not in value]
             if missing:
                 raise ValueError(f"The released records lack the columns {missing}; got {list(value)}.")
-            return np.stack([np.asarray(value[name], dtype=float) for name in self.columns], axis=-1)
+            parts = [np.asarray(value[name], dtype=float) for name in self.columns]
+            if any(part.ndim != 1 or part.shape != parts[0].shape for part in parts):
+                raise ValueError(
+                    f"The released columns must be rows of numbers of one length; got the shapes {[p.shape for p in parts]}."
+                )
+            return np.stack(parts, axis=-1)
         table = np.asarray(value, dtype=float)
         if table.ndim != 2 or table.shape[1] != len(self.columns):
             raise ValueError(

@@ -29,6 +29,12 @@ class RecordNoise(Mechanism):
     query: RecordColumns
     noise: Noise | RandomisedResponse
 
+    def __check_init__(self) -> None:
+        if not isinstance(self.query, RecordColumns):
+            raise ValueError(f"The query of noise on records must be nw.queries.Records; got {self.query!r}.")
+        if not isinstance(self.noise, Noise | RandomisedResponse):
+            raise ValueError(f"The noise on records must be one of nw.noise; got {self.noise!r}.")
+
     @property
     def columns(self) -> tuple[str, ...]:
         return self.query.columns
@@ -52,7 +58,7 @@ class RecordNoise(Mechanism):
                 raise ValueError(
                     f"Randomised response reports codes 0 to {self.noise.levels - 1}; got {codes[bad][0]:g}."
                 )
-        elif np.broadcast_shapes(np.shape(self.noise.scale), table.shape) != table.shape:
+        elif not _fits(np.shape(self.noise.scale), table.shape):
             raise ValueError(
                 f"The noise scale must be one number, one a column or one a cell of the table {table.shape}; "
                 f"got shape {np.shape(self.noise.scale)}."
@@ -60,8 +66,11 @@ class RecordNoise(Mechanism):
         return table
 
     def privacy(self, neighbours: Neighbours) -> Privacy | None:
-        """Local privacy of a record's codes; for numbers there is no bound without bounds on the columns."""
-        if isinstance(self.noise, RandomisedResponse):
+        """The loss of one record's codes together; none for numbers, whose columns have no bounds here.
+
+        Under ``add_remove_one`` there is none either: the number of reports is the number of records.
+        """
+        if isinstance(self.noise, RandomisedResponse) and neighbours == "replace_one":
             return Privacy("pure", len(self.columns) * self.noise.privacy().loss)
         return None
 
@@ -86,3 +95,10 @@ class RecordNoise(Mechanism):
         if isinstance(self.noise, RandomisedResponse):
             return self.noise.respond(key, exact)
         return exact + self.noise.sample(key, exact.shape)
+
+
+def _fits(scale: tuple[int, ...], table: tuple[int, ...]) -> bool:
+    try:
+        return np.broadcast_shapes(scale, table) == table
+    except ValueError:
+        return False

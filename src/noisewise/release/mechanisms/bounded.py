@@ -2,49 +2,37 @@ r"""Released values kept inside an interval: by renormalising the noise, or by c
 
 The two differ in the density. *Truncated* noise is drawn again until the value falls in the interval, so its normaliser
 ``F(upper - t) - F(lower - t)`` depends on the exact total t. *Censored* noise is moved to the interval's end, so the ends
-carry point masses; *rounded* values carry the mass of their cell.
+carry point masses; *rounded* values carry the mass of their cell. Checked by ``tests/release/test_mechanisms_densities.py``
+and ``tests/release/test_mechanisms.py``.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy import stats
 from jaxtyping import Array, Float
 
-from noisewise.release.mechanism import Mechanism
-from noisewise.release.mechanisms.checks import interval
-from noisewise.release.noise import DiscreteGaussian, Gaussian, Laplace, Noise
-from noisewise.release.query import Query
+from noisewise.release.mechanism import AdditiveNoise, Mechanism
+from noisewise.release.mechanisms.checks import interval, positive_number, refuse_function
+from noisewise.release.mechanisms.tails import (
+    MOST_INTEGERS,
+    integer_log_tail,
+    log_interval,
+    log_tail,
+    quantile_of_log_tail,
+    terms_of_tail,
+)
+from noisewise.release.noise import Gaussian, Laplace, Noise
+from noisewise.release.privacy import Privacy
+from noisewise.release.query import Neighbours, Query
 from noisewise.typing import Key, Records
 
-_TRIES = 10_000
-_MOST_INTEGERS = 100_000
-
-
-def log_tail(noise: Noise, at: Array) -> Array:
-    """``log P(noise > at)`` for a continuous law, elementwise and accurate in both tails."""
-    if isinstance(noise, Laplace):
-        far = -jnp.abs(at) / noise.scale - jnp.log(2.0)
-        return jnp.where(at > 0, far, jnp.log1p(-jnp.exp(jnp.minimum(far, -jnp.log(2.0)))))
-    return stats.norm.logsf(at / noise.scale)
-
-
-def log_interval(noise: Noise, low: Array, high: Array) -> Array:
-    """``log P(low < noise <= high)`` for a symmetric continuous law, from the nearer tail."""
-    flip = low + high < 0  # by symmetry, work in the upper tail
-    near, far = jnp.where(flip, -high, low), jnp.where(flip, -low, high)
-    above, beyond = log_tail(noise, near), log_tail(noise, far)
-    return above + jnp.log(-jnp.expm1(jnp.minimum(beyond - above, -1e-300)))
-
-
-def _check_law(noise: Noise, *, discrete: bool) -> None:
-    if not discrete and not isinstance(noise, Laplace | Gaussian):
-        raise ValueError(f"Clipping or rounding after noise is known for Laplace and Gaussian noise; got {noise!r}.")
+_GRID_TOLERANCE = 1e-6
 
 
 class _OnQuery(Mechanism):
@@ -56,6 +44,11 @@ class _OnQuery(Mechanism):
     upper: Float[Array, ""]
 
     @property
+    def added(self) -> AdditiveNoise:
+        """The same noise on the same query, free to leave the interval."""
+        return AdditiveNoise(self.query, self.noise)
+
+    @property
     def columns(self) -> tuple[str, ...]:
         return self.query.columns
 
@@ -64,7 +57,7 @@ class _OnQuery(Mechanism):
         return self.query.size
 
     def check(self, value: Any) -> Array:
-        array = super().check(self.query.flatten(value))
+        array = self.added.check(value)
         if isinstance(array, jax.core.Tracer):
             return array
         outside = (np.asarray(array) < float(self.lower)) | (np.asarray(array) > float(self.upper))
@@ -80,13 +73,21 @@ class _OnQuery(Mechanism):
 
     @property
     def noise_variance(self) -> Array:
-        return jnp.broadcast_to(self.noise.variance, (self.size,))
+        return self.added.noise_variance
+
+
+def _check_law(query: Query, noise: Noise) -> None:
+    refuse_function("noise", noise)
+    AdditiveNoise(query, noise)
+    if not noise.discrete and not isinstance(noise, Laplace | Gaussian):
+        raise ValueError(f"Noise in an interval is known for the laws of nw.noise; got {type(noise).__name__}.")
 
 
 class TruncatedNoise(_OnQuery):
-    """Noise drawn again until every released number falls in ``[lower, upper]`` (truncated and renormalised).
+    r"""Noise drawn again until every released number falls in ``[lower, upper]`` (truncated and renormalised).
 
-    For a discrete law the normaliser is the sum over the integers of the interval, which must then be finite.
+    The density of one number is ``f(s - t) / P(lower <= t + noise <= upper)`` inside the interval. For a discrete law the
+    normaliser is the sum over the integers of the interval, which must then be finite.
 
     >>> import noisewise as nw
     >>> query = nw.queries.Moments({"x": nw.Column(0, 1)}, [{"x": 1}])
@@ -98,42 +99,68 @@ class TruncatedNoise(_OnQuery):
     count: int = eqx.field(static=True)
 
     def __init__(self, query: Query, noise: Noise, *, lower: float | None = None, upper: float | None = None) -> None:
-        low, high = interval(lower, upper, both=noise.discrete)
-        _check_law(noise, discrete=noise.discrete)
-        low, high = (np.ceil(low), np.floor(high)) if noise.discrete else (low, high)
+        low, high = interval(lower, upper)
+        if lower is None and upper is None:
+            raise ValueError(
+                "Truncated noise needs lower, upper or both; without them it is nw.Measurement(query, noise)."
+            )
+        _check_law(query, noise)
+        if noise.discrete:
+            if not (math.isfinite(low) and math.isfinite(high)):
+                raise ValueError(
+                    f"Truncated noise on the integers needs both ends; got lower={lower}, upper={upper}. Values that were "
+                    "moved to the end instead of drawn again are CensoredNoise, which needs one end only."
+                )
+            low, high = math.ceil(low), math.floor(high)
+            if not 1 <= high - low < MOST_INTEGERS:
+                raise ValueError(
+                    f"Truncated noise on the integers needs an interval of 2 to {MOST_INTEGERS} integers; "
+                    f"got lower={lower}, upper={upper}."
+                )
         self.query, self.noise = query, noise
-        self.lower, self.upper = jnp.asarray(low), jnp.asarray(high)
+        self.lower, self.upper = jnp.asarray(float(low)), jnp.asarray(float(high))
         self.count = int(high - low) + 1 if noise.discrete else 0
-        if self.count > _MOST_INTEGERS:
-            raise ValueError(f"An interval of {self.count} integers is too long; the most is {_MOST_INTEGERS}.")
 
     def log_density(self, released: Array, total: Float[Array, " size"]) -> Float[Array, ""]:
         if self.noise.discrete:
-            support = self.lower + jnp.arange(self.count)
-            normaliser = jax.nn.logsumexp(jax.vmap(lambda value: self.noise.log_prob(value - total))(support), axis=0)
+            normaliser = jax.nn.logsumexp(self._log_masses(total), axis=0)
         else:
             normaliser = log_interval(self.noise, self.lower - total, self.upper - total)
         inside = (released >= self.lower) & (released <= self.upper)
         return jnp.sum(jnp.where(inside, self.noise.log_prob(released - total) - normaliser, -jnp.inf))
 
     def simulate(self, key: Key, total: Float[Array, " size"]) -> Array:
-        def draw(carry: Any) -> Any:
-            key, value, tries = carry
-            key, now = jax.random.split(key)
-            candidate = total + self.noise.sample(now, total.shape)
-            inside = (value >= self.lower) & (value <= self.upper)
-            return key, jnp.where(inside, value, candidate), tries + 1
+        if self.noise.discrete:
+            return self.lower + jax.random.categorical(key, self._log_masses(total), axis=0).astype(float)
+        low, high = self.lower - total, self.upper - total
+        flip = low + high < 0  # by symmetry, work in the upper tail
+        near, far = jnp.where(flip, -high, low), jnp.where(flip, -low, high)
+        u = jax.random.uniform(key, total.shape, dtype=float)
+        tail = jnp.logaddexp(
+            jnp.log1p(-u) + log_tail(self.noise, near),
+            jnp.log(u) + log_tail(self.noise, far),
+        )
+        noise = jnp.clip(quantile_of_log_tail(self.noise, tail), near, far)
+        return jnp.clip(total + jnp.where(flip, -noise, noise), self.lower, self.upper)
 
-        def wanting(carry: Any) -> Array:
-            return jnp.any((carry[1] < self.lower) | (carry[1] > self.upper)) & (carry[2] < _TRIES)
+    def privacy(self, neighbours: Neighbours) -> Privacy | None:
+        """Twice the loss of the same Laplace noise left free, because the normaliser may move as far as the density does.
 
-        start = (key, jnp.full(total.shape, jnp.nan).astype(float), jnp.zeros((), dtype=int))
-        start = draw(start)
-        return jax.lax.while_loop(wanting, draw, start)[1]
+        The bound holds for any query; for Gaussian noise no bound is given.
+        """
+        free = self.added.privacy(neighbours)
+        return Privacy("pure", 2 * free.loss) if free is not None and free.measure == "pure" else None
+
+    def _log_masses(self, total: Float[Array, " size"]) -> Float[Array, "count size"]:
+        """The free law's log masses at every integer of the interval."""
+        return self.noise.log_prob((self.lower + jnp.arange(self.count))[:, None] - total)
 
 
 class CensoredNoise(_OnQuery):
     """Released numbers that were rounded to multiples of ``rounding`` and then clipped to ``[lower, upper]``, after the noise.
+
+    A number at an end carries the mass of everything beyond it, a number on the grid the mass of its cell, any other number its
+    density. Being post-processing, it costs what the noise costs.
 
     >>> import noisewise as nw
     >>> query = nw.queries.Counts(levels={"x": 2}, tables=[("x",)])
@@ -143,6 +170,7 @@ class CensoredNoise(_OnQuery):
     """
 
     rounding: Float[Array, ""]
+    terms: int = eqx.field(static=True)
 
     def __init__(
         self,
@@ -153,25 +181,35 @@ class CensoredNoise(_OnQuery):
         upper: float | None = None,
         rounding: float | None = None,
     ) -> None:
-        low, high = interval(lower, upper, both=False)
-        if rounding is not None and not (np.isfinite(rounding) and rounding > 0):
-            raise ValueError(f"rounding must be a positive grid step, or None; got {rounding!r}.")
+        low, high = interval(lower, upper)
+        if lower is None and upper is None and rounding is None:
+            raise ValueError(
+                "Censored noise needs lower, upper or rounding; without them it is nw.Measurement(query, noise)."
+            )
+        _check_law(query, noise)
         if noise.discrete and rounding is not None:
             raise ValueError("Noise on the integers is not rounded again; leave rounding out.")
-        _check_law(noise, discrete=noise.discrete)
-        if noise.discrete and isinstance(noise, DiscreteGaussian):
-            raise ValueError("Clipping after noise is known for Laplace, Gaussian and discrete Laplace noise.")
+        step = 0.0 if rounding is None else float(positive_number("rounding", rounding))
+        grid = 1.0 if noise.discrete else step
+        for name, end in (("lower", low), ("upper", high)):
+            if grid > 0 and math.isfinite(end) and abs(end / grid - round(end / grid)) > _GRID_TOLERANCE:
+                raise ValueError(
+                    f"{name} must be a multiple of the released grid's step {grid:g}, as otherwise the end lies between "
+                    f"two released values; got {end:g}."
+                )
         self.query, self.noise = query, noise
         self.lower, self.upper = jnp.asarray(low), jnp.asarray(high)
-        self.rounding = jnp.asarray(0.0 if rounding is None else float(rounding))
+        self.rounding = jnp.asarray(step)
+        self.terms = terms_of_tail(noise) if noise.discrete else 0
 
     def check(self, value: Any) -> Array:
         array = super().check(value)
+        if isinstance(array, jax.core.Tracer):
+            return array
         step = float(self.rounding)
-        if step > 0 and not isinstance(array, jax.core.Tracer):
-            at_end = (np.asarray(array) == float(self.lower)) | (np.asarray(array) == float(self.upper))
+        if step > 0:
             cells = np.asarray(array) / step
-            off = ~at_end & (np.abs(cells - np.round(cells)) > 1e-6)
+            off = np.abs(cells - np.round(cells)) > _GRID_TOLERANCE
             if np.any(off):
                 raise ValueError(
                     f"The released value must be a multiple of the rounding {step:g}; got {np.asarray(array)[off][0]:g}."
@@ -181,18 +219,15 @@ class CensoredNoise(_OnQuery):
     def log_density(self, released: Array, total: Float[Array, " size"]) -> Float[Array, ""]:
         residual = released - total
         if self.noise.discrete:
-            # P(noise <= k) and P(noise >= k) of the discrete Laplace law: q^|k| / (1 + q) beyond zero, q = exp(-1/scale)
-            below, above = (
-                discrete_laplace_log_cdf(self.noise, residual),
-                discrete_laplace_log_cdf(self.noise, -residual),
-            )
+            below = integer_log_tail(self.noise, -residual, self.terms)
+            above = integer_log_tail(self.noise, residual, self.terms)
             inside = self.noise.log_prob(residual)
         else:
             half = self.rounding / 2
             below = log_tail(self.noise, -(residual + half))
             above = log_tail(self.noise, residual - half)
-            step = jnp.maximum(self.rounding, 1e-300)
-            cell = log_interval(self.noise, residual - step / 2, residual + step / 2)
+            width = jnp.where(self.rounding > 0, half, 1.0)
+            cell = log_interval(self.noise, residual - width, residual + width)
             inside = jnp.where(self.rounding > 0, cell, self.noise.log_prob(residual))
         value = jnp.where(released <= self.lower, below, jnp.where(released >= self.upper, above, inside))
         return jnp.sum(value)
@@ -203,10 +238,6 @@ class CensoredNoise(_OnQuery):
         value = jnp.where(self.rounding > 0, step * jnp.round(value / step), value)
         return jnp.clip(value, self.lower, self.upper)
 
-
-def discrete_laplace_log_cdf(noise: Noise, at: Array) -> Array:
-    """``log P(noise <= at)`` of the discrete Laplace law at integers."""
-    log_q = -1 / noise.scale
-    below = at * -log_q - jnp.log1p(jnp.exp(log_q))
-    above = jnp.log1p(-jnp.exp((jnp.maximum(at, 0.0) + 1) * log_q - jnp.log1p(jnp.exp(log_q))))
-    return jnp.where(at < 0, below, above)
+    def privacy(self, neighbours: Neighbours) -> Privacy | None:
+        """What the noise alone costs: clipping and rounding after it cost nothing."""
+        return self.added.privacy(neighbours)

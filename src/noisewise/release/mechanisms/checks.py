@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -9,21 +10,72 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from noisewise.release.mechanisms.refused import REASONS
+
+
+def refuse_function(name: str, value: Any, reason: str = "data_dependent_scale") -> None:
+    """Refuse a scale or bound that is given as a function (of the records), and say why."""
+    if callable(value):
+        raise ValueError(
+            f"{name} must be public, not a function such as {value!r}. A mechanism with such a {name} cannot be analysed: "
+            f"{REASONS[reason]}."
+        )
+
 
 def positive_number(name: str, value: Any) -> Array:
     """A positive finite number as an array leaf."""
     if isinstance(value, jax.core.Tracer):
         return value
-    array = np.asarray(value, dtype=float)
+    refuse_function(name, value)
+    try:
+        array = np.asarray(value, dtype=float)
+    except (TypeError, ValueError):
+        array = np.asarray(np.nan)
     if array.shape != () or not np.isfinite(array) or array <= 0:
         raise ValueError(f"{name} must be one positive finite number; got {value!r}.")
     return jnp.asarray(array)
 
 
-def interval(lower: float | None, upper: float | None, *, both: bool) -> tuple[float, float]:
+def whole_number(name: str, value: Any) -> int:
+    """A whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1; got {value!r}.")
+    return int(value)
+
+
+def column_names(columns: Any) -> tuple[str, ...]:
+    """The columns that a function of a record reads."""
+    names = () if isinstance(columns, str) or not isinstance(columns, Sequence) else tuple(columns)
+    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise ValueError(f"columns must be distinct names such as ('y', 'x1'); got {columns!r}.")
+    return names
+
+
+def function_of_record(name: str, function: Any) -> None:
+    """Refuse what cannot be called."""
+    if not callable(function):
+        raise ValueError(f"{name} must be a function of a record; got {function!r}.")
+
+
+def check_scalar(name: str, function: Callable, records: dict[str, Array], other: Array) -> None:
+    """A function of one record and a vector must give one number and read no column but those announced."""
+    record = {column: jax.ShapeDtypeStruct(jnp.shape(x)[1:], jnp.result_type(x)) for column, x in records.items()}
+    try:
+        shape = jax.eval_shape(function, record, other).shape
+    except KeyError as missing:
+        raise ValueError(
+            f"{name} reads the column {missing}, but the mechanism was given columns={tuple(records)}; name all it reads."
+        ) from None
+    if shape != ():
+        raise ValueError(f"{name} must give one number for one record; it gives an array of shape {shape}.")
+
+
+def interval(lower: float | None, upper: float | None) -> tuple[float, float]:
     """An interval of released values; ``None`` is an end that does not exist."""
+    refuse_function("lower", lower, "data_dependent_bounds")
+    refuse_function("upper", upper, "data_dependent_bounds")
     low = -np.inf if lower is None else float(lower)
     high = np.inf if upper is None else float(upper)
-    if np.isnan(low) or np.isnan(high) or not low < high or (both and not (np.isfinite(low) and np.isfinite(high))):
+    if np.isnan(low) or np.isnan(high) or not low < high:
         raise ValueError(f"The interval of released values needs lower < upper; got lower={lower}, upper={upper}.")
     return low, high

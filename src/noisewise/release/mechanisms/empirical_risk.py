@@ -26,8 +26,14 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from noisewise.release.mechanism import Mechanism
-from noisewise.release.mechanisms.checks import positive_number
-from noisewise.release.mechanisms.norms import Ball, log_knorm_density, norm_of, sample_knorm
+from noisewise.release.mechanisms.checks import (
+    check_scalar,
+    column_names,
+    function_of_record,
+    positive_number,
+    whole_number,
+)
+from noisewise.release.mechanisms.norms import Ball, check_ball, log_knorm_density, norm_of, sample_knorm
 from noisewise.release.moments import Moments
 from noisewise.release.privacy import Privacy
 from noisewise.release.query import Column, Neighbours
@@ -38,7 +44,8 @@ Loss = Callable[[dict[str, Array], Array], Array]
 Simulator = Callable[[Key, Records], Array]
 """``simulator(key, records)``: an exact draw of the mechanism's output for these records."""
 
-_NEWTON_STEPS = 100
+_NEWTON_STEPS = 200
+_HALVINGS = 16
 
 
 class _OfLoss(Mechanism):
@@ -58,12 +65,17 @@ class _OfLoss(Mechanism):
             raise ValueError(f"The released vector must have {self.dimension} numbers; got shape {array.shape}.")
         return array
 
-    def _gradients(self, records: Records, at: Array) -> Float[Array, "n d"]:
+    def _mine(self, records: Records, at: Array) -> Records:
         mine = {name: records[name] for name in self.reads}
+        check_scalar("loss", self.loss, mine, at)
+        return mine
+
+    def _gradients(self, records: Records, at: Array) -> Float[Array, "n d"]:
+        mine = self._mine(records, at)
         return jax.vmap(lambda record: jax.grad(self.loss, argnums=1)(record, at))(mine)
 
     def _hessians(self, records: Records, at: Array) -> Float[Array, "n d d"]:
-        mine = {name: records[name] for name in self.reads}
+        mine = self._mine(records, at)
         return jax.vmap(lambda record: jax.hessian(self.loss, argnums=1)(record, at))(mine)
 
 
@@ -71,7 +83,8 @@ class ObjectivePerturbation(_OfLoss):
     """The minimiser of a randomly tilted, smooth, strictly convex objective.
 
     ``noise`` is the law of the tilt b: ``"l2"`` is density ``exp(-||b||_2 / scale)`` (K-norm), ``"gaussian"`` is
-    ``N(0, scale^2 I)``. What was released must be the exact minimiser, not an iterate on the way to it.
+    ``N(0, scale^2 I)``. The objective is a sum over records, not a mean. What was released must be its exact minimiser, not an
+    iterate on the way to it. A loss with kinks (hinge, absolute value) has no Jacobian and does not belong here.
 
     >>> import jax.numpy as jnp, noisewise as nw
     >>> loss = lambda record, s: jnp.logaddexp(0.0, s[0]) - record["x"] * s[0]
@@ -96,7 +109,9 @@ class ObjectivePerturbation(_OfLoss):
     ) -> None:
         if noise not in ("l2", "gaussian"):
             raise ValueError(f"noise must be 'l2' or 'gaussian'; got {noise!r}.")
-        self.loss, self.dimension, self.reads, self.noise = loss, int(dimension), tuple(columns), noise
+        function_of_record("loss", loss)
+        self.loss, self.noise = loss, noise
+        self.dimension, self.reads = whole_number("dimension", dimension), column_names(columns)
         self.ridge, self.scale = positive_number("ridge", ridge), positive_number("scale", scale)
 
     @property
@@ -117,28 +132,33 @@ class ObjectivePerturbation(_OfLoss):
         raise ValueError("Objective perturbation is simulated from records, not from a total; use respond.")
 
     def respond(self, key: Key, records: Records, released: Array) -> Array:
-        """A minimiser for a fresh tilt, by damped Newton steps."""
+        """A minimiser for a fresh tilt, by Newton steps halved until the gradient shrinks."""
         d = self.dimension
         tilt = (
             sample_knorm(key, d, self.scale, "l2")
             if self.noise == "l2"
             else self.scale * jax.random.normal(key, (d,), dtype=float)
         )
-        mine = {name: records[name] for name in self.reads}
+        mine = self._mine(records, released)
 
-        def objective(s: Array) -> Array:
-            losses = jax.vmap(lambda record: self.loss(record, s))(mine)
-            return jnp.sum(losses) + 0.5 * self.ridge * jnp.sum(s**2) + tilt @ s
+        def slope(s: Array) -> Array:
+            each = jax.vmap(lambda record: jax.grad(self.loss, argnums=1)(record, s))(mine)
+            return jnp.sum(each, axis=0) + self.ridge * s + tilt
 
-        def newton(_: int, s: Array) -> Array:
-            slope = jax.grad(objective)(s)
-            step = jnp.linalg.solve(jax.hessian(objective)(s), slope)
-            sizes = 0.5 ** jnp.arange(12)
-            tried = jax.vmap(lambda size: objective(s - size * step))(sizes)
-            best = jnp.argmin(jnp.where(jnp.isnan(tried), jnp.inf, tried))
-            return jnp.where(tried[best] < objective(s), s - sizes[best] * step, s)
+        def newton(carry: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+            s, gradient, steps, _ = carry
+            step = jnp.linalg.solve(jax.jacfwd(slope)(s), gradient)
+            sizes = 0.5 ** jnp.arange(_HALVINGS)
+            gradients = jax.vmap(lambda size: slope(s - size * step))(sizes)
+            lengths = jnp.linalg.norm(gradients, axis=1)
+            best = jnp.argmin(jnp.where(jnp.isnan(lengths), jnp.inf, lengths))
+            better = lengths[best] < jnp.linalg.norm(gradient)
+            moved = jnp.where(better, s - sizes[best] * step, s), jnp.where(better, gradients[best], gradient)
+            return *moved, steps + 1, better
 
-        return jax.lax.fori_loop(0, _NEWTON_STEPS, newton, jnp.zeros(d))
+        start = jnp.zeros(d)
+        carry = (start, slope(start), jnp.zeros((), dtype=int), jnp.asarray(True))
+        return jax.lax.while_loop(lambda carry: carry[3] & (carry[2] < _NEWTON_STEPS), newton, carry)[0]
 
     def _log_tilt(self, tilt: Array) -> Array:
         if self.noise == "l2":
@@ -151,7 +171,8 @@ class KNormGradient(_OfLoss):
 
     ``normaliser="constant"`` is right only for location models (the sum of gradients at s depends on s and the records
     through a shift). Otherwise give ``simulator``, an exact sampler of the mechanism's output for given records: the engine
-    then takes exchange steps, in which the unknown normaliser cancels (Murray, Ghahramani and MacKay 2006).
+    then takes exchange steps, in which the unknown normaliser cancels (Murray, Ghahramani and MacKay 2006). The density may be one
+    with respect to any fixed measure, say on the points of a public grid: the simulator must then draw from the same grid.
 
     >>> import jax.numpy as jnp, noisewise as nw
     >>> mean_loss = lambda record, s: 0.5 * jnp.sum((jnp.clip(record["x"], -1, 1) - s) ** 2)
@@ -183,10 +204,11 @@ class KNormGradient(_OfLoss):
                 "The normaliser of the K-norm gradient mechanism depends on the records: give normaliser='constant' for a "
                 "location model, or else simulator=, an exact sampler of the mechanism; exactly one of them."
             )
-        self.loss, self.dimension, self.reads = loss, int(dimension), tuple(columns)
+        function_of_record("loss", loss)
+        self.loss, self.dimension, self.reads = loss, whole_number("dimension", dimension), column_names(columns)
         self.epsilon = positive_number("epsilon", epsilon)
         self.sensitivity = positive_number("sensitivity", sensitivity)
-        self.ball, self.simulator = ball, simulator
+        self.ball, self.simulator = check_ball(ball), simulator
 
     @property
     def size(self) -> int:
@@ -209,9 +231,12 @@ class KNormGradient(_OfLoss):
         raise ValueError("The K-norm gradient mechanism is simulated from records, not from a total; use respond.")
 
     def respond(self, key: Key, records: Records, released: Array) -> Array:
-        """An output for these records: the given simulator's, or for a location model in one dimension, by its CDF."""
+        """An output for these records, by the given simulator."""
         if self.simulator is not None:
-            return self.simulator(key, records)
+            output = self.simulator(key, records)
+            if output.shape != (self.dimension,):
+                raise ValueError(f"simulator must give {self.dimension} numbers; it gives shape {output.shape}.")
+            return output
         raise ValueError(
             "A K-norm gradient mechanism without a simulator cannot simulate releases; the posterior needs none."
         )

@@ -12,7 +12,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from noisewise.release.mechanism import Mechanism
-from noisewise.release.mechanisms.checks import positive_number
+from noisewise.release.mechanisms.checks import (
+    check_scalar,
+    column_names,
+    function_of_record,
+    positive_number,
+    refuse_function,
+)
 from noisewise.release.privacy import Privacy
 from noisewise.release.query import Neighbours
 from noisewise.typing import Key, Records
@@ -53,12 +59,21 @@ class ExponentialMechanism(Mechanism):
         score: Callable[[Array], Array] | None = None,
         columns: Sequence[str] = ("x",),
     ) -> None:
-        self.candidates = jnp.asarray(np.asarray(candidates, dtype=float))
-        if self.candidates.ndim == 0 or self.candidates.shape[0] < 2:
-            raise ValueError(f"The exponential mechanism needs at least 2 candidates; got {candidates!r}.")
+        refuse_function("candidates", candidates, "data_dependent_candidates")
+        function_of_record("utility", utility)
+        table = np.asarray(candidates, dtype=float)
+        if table.ndim == 0 or table.shape[0] < 2 or not np.all(np.isfinite(table)):
+            raise ValueError(f"The exponential mechanism needs at least 2 candidates, all finite; got {candidates!r}.")
+        self.candidates = jnp.asarray(table)
         self.epsilon = positive_number("epsilon", epsilon)
         self.sensitivity = positive_number("sensitivity", sensitivity)
-        self.utility, self.score, self.reads = utility, score, tuple(columns)
+        self.utility, self.score, self.reads = utility, score, column_names(columns)
+        if score is not None:
+            found = jax.eval_shape(score, jax.ShapeDtypeStruct((self.size,), float)).shape
+            if found != (self.size,):
+                raise ValueError(
+                    f"score must map the {self.size} sums, one a candidate, to {self.size} scores; it gives shape {found}."
+                )
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -84,6 +99,7 @@ class ExponentialMechanism(Mechanism):
 
     def statistics(self, records: Records, released: Array) -> Float[Array, "n size"]:
         mine = {name: records[name] for name in self.reads}
+        check_scalar("utility", self.utility, mine, self.candidates[0])
         each = jax.vmap(self.utility, in_axes=(None, 0))
         return jax.vmap(lambda record: each(record, self.candidates))(mine)
 

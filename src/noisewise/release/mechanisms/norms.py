@@ -8,14 +8,23 @@ from typing import Any, Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from noisewise.release.mechanism import Mechanism
 from noisewise.release.mechanisms.checks import positive_number
-from noisewise.release.query import Query
+from noisewise.release.privacy import Privacy
+from noisewise.release.query import Neighbours, Query
 from noisewise.typing import Key, Records
 
 Ball = Literal["l1", "l2", "linf"]
+
+
+def check_ball(ball: Any) -> Ball:
+    """The norm's name, if it is one of the three."""
+    if ball not in ("l1", "l2", "linf"):
+        raise ValueError(f"ball must be 'l1', 'l2' or 'linf'; got {ball!r}.")
+    return ball
 
 
 def norm_of(vector: Array, ball: Ball) -> Array:
@@ -56,8 +65,32 @@ def sample_knorm(key: Key, dimension: int, scale: Array, ball: Ball) -> Array:
     return scale * jax.random.gamma(radius_key, dimension + 1.0, dtype=float) * point
 
 
+def sensitivity_in(query: Query, ball: Ball, neighbours: Neighbours) -> float | None:
+    """A bound on the query's change in a norm; ``None`` for a query that does not know it.
+
+    In the maximum norm it is the largest change of a single number, and no more than a change in L2.
+    """
+    found = []
+    try:
+        if ball == "linf":
+            found.append(max(query.sensitivity("l1", neighbours, weights=one) for one in np.eye(query.size)))
+        else:
+            found.append(query.sensitivity(ball, neighbours))
+    except ValueError:
+        pass
+    try:
+        if ball == "linf":
+            found.append(query.sensitivity("l2", neighbours))
+    except ValueError:
+        pass
+    return min(found, default=None)
+
+
 class KNormNoise(Mechanism):
     """Noise with density proportional to ``exp(-||r|| / scale)`` added to the total of a query.
+
+    In one dimension it is Laplace noise, and for ``ball="l1"`` it is independent Laplace noise in any. The guarantee is pure, the
+    query's sensitivity in the same norm over the scale.
 
     >>> import noisewise as nw
     >>> query = nw.queries.Moments({"x": nw.Column(-1, 1)}, [{"x": 1}, {"x": 2}])
@@ -71,9 +104,9 @@ class KNormNoise(Mechanism):
     ball: Ball = eqx.field(static=True)
 
     def __init__(self, query: Query, scale: float, ball: Ball = "linf") -> None:
-        if ball not in ("l1", "l2", "linf"):
-            raise ValueError(f"ball must be 'l1', 'l2' or 'linf'; got {ball!r}.")
-        self.query, self.ball = query, ball
+        if not isinstance(query, Query):
+            raise ValueError(f"The query of a mechanism must be one of nw.queries; got {query!r}.")
+        self.query, self.ball = query, check_ball(ball)
         self.scale = positive_number("scale", scale)
 
     @property
@@ -95,6 +128,10 @@ class KNormNoise(Mechanism):
 
     def simulate(self, key: Key, total: Float[Array, " size"]) -> Array:
         return total + sample_knorm(key, self.size, self.scale, self.ball)
+
+    def privacy(self, neighbours: Neighbours) -> Privacy | None:
+        bound = sensitivity_in(self.query, self.ball, neighbours)
+        return None if bound is None else Privacy("pure", bound / self.scale)
 
     @property
     def noise_variance(self) -> Array:

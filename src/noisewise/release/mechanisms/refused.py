@@ -11,6 +11,8 @@ REASONS = {
     "data_dependent_scale": "the scale of its noise was computed from the confidential records and is not public",
     "data_dependent_bounds": "its clamping bounds were picked from the confidential records, so the clamped sum depends on "
     "the records in two ways; release the bounds by a private mechanism of their own, or publish fixed ones",
+    "data_dependent_candidates": "its candidates were picked from the confidential records, so the choice and what it was made "
+    "from depend on the records in two ways; use a public list",
     "propose_test_release": "it answers only when a hidden test on the records passes, which is not record additive",
     "sparse_vector": "its threshold noise is shared by all answers and never published",
     "consistency": "the released values were projected to be consistent, and the values before the projection are not "
