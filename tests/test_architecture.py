@@ -30,7 +30,20 @@ MAY_IMPORT = {
 """What each room may import; a room may always import itself. Files at the top are one room each, named below."""
 
 TOP = {
-    **dict.fromkeys(("run", "result", "inference", "comparison", "progress", "checkpoint", "compilation"), "driver"),
+    **dict.fromkeys(
+        (
+            "run",
+            "result",
+            "inference",
+            "comparison",
+            "imputation",
+            "likelihood",
+            "progress",
+            "checkpoint",
+            "compilation",
+        ),
+        "driver",
+    ),
     **dict.fromkeys(("cli", "model_file", "query_file"), "commands"),
     "typing": "typing",
 }
@@ -40,7 +53,7 @@ ONLY_IN = {
     "pydantic": {"release"},
     "pyarrow": {"release", "commands"},
     "dp_accounting": {"private"},
-    "matplotlib": {"report"},
+    "matplotlib": {"report", "private"},
     "typer": {"commands"},
     "rich": {"driver", "commands"},
     "arviz_stats": {"driver", "report", "calibration"},
