@@ -1,7 +1,8 @@
 r"""Base laws g of a weighted density: probabilities of intervals and draws within them, from the nearer tail.
 
-``as_base`` turns a noise law of :mod:`noisewise.release.noise` into its base; ``Uniform`` and ``CustomBase`` are bases of their own.
-A symmetric law is cut at zero into two half-lines, each written relative to its inner end a >= 0 (``q`` stands for exp(-1/b)):
+``as_base`` turns a noise law of :mod:`noisewise.release.noise` into its base; ``Uniform`` and ``CustomBase`` are bases of
+their own. A symmetric law is cut at zero into two half-lines, each written relative to its inner end a >= 0 (``q`` stands for
+exp(-1/b)):
 
 | law | log P(a <= x <= c) | quantile v on [a, c] |
 |---|---|---|
@@ -244,11 +245,11 @@ class Uniform(Base):
 class CustomBase(Base):
     """A user's own base law, given by its distribution and quantile functions (and better its survival function too).
 
-    ``cdf(x, parameters)`` and ``quantile(p, parameters)`` are elementwise and written with ``jax.numpy``; ``parameters`` is a pytree of arrays,
-    one target per element. Without ``survival(x, parameters) = P(X > x)`` and ``upper_quantile(p, parameters)``, its inverse, probabilities in
-    the upper tail are differences of numbers near one: an interval they cannot resolve counts as empty, and a target that lives there is
-    refused. For an integer law (``integers=True``) the functions are the usual right-continuous ones. ``log_prob`` is used by the exact
-    envelope on strips and by plots, and may be left out.
+    ``cdf(x, parameters)`` and ``quantile(p, parameters)`` are elementwise and written with ``jax.numpy``; ``parameters`` is a
+    pytree of arrays, one target per element. Without ``survival(x, parameters) = P(X > x)`` and ``upper_quantile(p,
+    parameters)``, its inverse, probabilities in the upper tail are differences of numbers near one: an interval they cannot
+    resolve counts as empty, and a target that lives there is refused. For an integer law (``integers=True``) the functions are
+    the usual right-continuous ones. ``log_prob`` is used by the exact envelope on strips and by plots, and may be left out.
 
     >>> import jax.numpy as jnp, noisewise as nw
     >>> base = nw.direct.CustomBase(lambda x, b: -jnp.expm1(-jnp.maximum(x, 0) / b), lambda p, b: -b * jnp.log1p(-p),

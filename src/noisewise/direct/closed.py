@@ -4,12 +4,13 @@ r"""Weighted densities that need neither knots nor rejection, drawn by their qua
 
     exp(-(y - mean)^2 / 2 tau^2 - |y - centre| / b)
 
-is two truncated normals that meet at ``centre``; relative to the density there their masses are tau R(a_r) and tau R(a_l), R being Mills' ratio,
-and beyond the centre the distance is tau (t - a) for t a standard normal above a.
+is two truncated normals that meet at ``centre``; relative to the density there their masses are tau R(a_r) and tau R(a_l), R
+being Mills' ratio, and beyond the centre the distance is tau (t - a) for t a standard normal above a.
 
-Normal weight on the integers. exp(-(k - m)^2 / 2v - |k| / b) is, for k >= 0, the lattice normal exp(-(k - m + v/b)^2 / 2v) up to a constant, and
-its mirror image for k < 0; times exp(-k^2 / 2s^2) it is one lattice normal with precision 1/v + 1/s^2. A lattice normal is cut at its centre into
-the half-lines of :mod:`.tails`. A lognormal weight on a uniform base is a truncated normal in log y.
+Normal weight on the integers. exp(-(k - m)^2 / 2v - |k| / b) is, for k >= 0, the lattice normal exp(-(k - m + v/b)^2 / 2v) up
+to a constant, and its mirror image for k < 0; times exp(-k^2 / 2s^2) it is one lattice normal with precision 1/v + 1/s^2. A
+lattice normal is cut at its centre into the half-lines of :mod:`.tails`. A lognormal weight on a uniform base is a truncated
+normal in log y.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ UNIFORMS = 3
 def normal_laplace(key: Key, mean: Array, variance: Array, centre: Array, scale: Array) -> Array:
     """Exact draws of density proportional to ``exp(-(y - mean)^2 / (2 variance) - |y - centre| / scale)``, elementwise.
 
-    This is a normal variable whose Laplace-noised release was ``centre``. No rejection, no loop: it can be used under ``jit`` and ``vmap`` with
-    traced arguments.
+    This is a normal variable whose Laplace-noised release was ``centre``. No rejection, no loop: it can be used under ``jit``
+    and ``vmap`` with traced arguments.
 
     >>> import jax, jax.numpy as jnp, noisewise as nw
     >>> y = nw.direct.normal_laplace(jax.random.key(0), jnp.zeros(3), 1.0, jnp.array([-1e6, 0.0, 1e6]), 0.5)
     >>> [round(float(value)) for value in y]
-    [-2, 1, 2]
+    [-2, 0, 2]
     """
     shape = jnp.broadcast_shapes(*(jnp.shape(value) for value in (mean, variance, centre, scale)))
     uniforms = jax.random.uniform(key, (2, *shape), dtype=float)
@@ -73,7 +74,8 @@ def _lattice_normal_log_masses(centre: Array, scale: Array, first: Array, last: 
 def lattice_normal(
     side: Array, v: Array, centre: Array, scale: Array, first: Array, last: Array
 ) -> tuple[Array, Array]:
-    """A draw ``k`` of mass proportional to ``exp(-(k - centre)^2 / (2 scale^2))`` on ``first <= k <= last``, and its log total mass."""
+    """A draw ``k`` of mass proportional to ``exp(-(k - centre)^2 / (2 scale^2))`` on ``first <= k <= last``, and its log "
+    "total mass."""
     up, up_count, log_up, down, down_count, log_down = _lattice_normal_log_masses(centre, scale, first, last)
     rises = side < jax.nn.sigmoid(log_up - log_down)
     start = jnp.where(rises, up - centre, centre - down)
@@ -137,8 +139,8 @@ def closed_form(target: Target) -> Callable[[Array], Array] | None:
 def discrete_window(key: Key, log_mass: Array, first: Array) -> Array:
     """Exact draws from log masses listed on consecutive integers (or any lattice of step one).
 
-    ``log_mass[..., j]`` is the log mass, up to a constant, at ``first + j``; ``-inf`` is no mass. One uniform and one cumulative sum a draw: the way to
-    take for a target whose support is short.
+    ``log_mass[..., j]`` is the log mass, up to a constant, at ``first + j``; ``-inf`` is no mass. One uniform and one
+    cumulative sum a draw: the way to take for a target whose support is short.
 
     >>> import jax, jax.numpy as jnp, noisewise as nw
     >>> float(nw.direct.discrete_window(jax.random.key(0), jnp.array([-jnp.inf, 0.0, -jnp.inf]), jnp.array(4.5)))

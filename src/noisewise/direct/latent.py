@@ -1,8 +1,9 @@
 r"""One exact draw per record of the latent value behind a noisy release: the moves of a Gibbs sampler on microdata.
 
-Pure functions of traced arrays, for use under ``jit``, ``vmap`` and ``scan``: nothing is checked and nothing is raised. A record whose law can be drawn
-in closed form is; the others go through the strips of :mod:`.strips`, whose first cuts at the landmarks of weight and base usually suffice. At most
-``CUTS`` cuts and ``ROUNDS`` proposals are made a record; NaN marks a record that was not reached, which needs an acceptance probability near zero.
+Pure functions of traced arrays, for use under ``jit``, ``vmap`` and ``scan``: nothing is checked and nothing is raised. A
+record whose law can be drawn in closed form is; the others go through the strips of :mod:`.strips`, whose first cuts at the
+landmarks of weight and base usually suffice. At most ``CUTS`` cuts and ``ROUNDS`` proposals are made a record; NaN marks a
+record that was not reached, which needs an acceptance probability near zero.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ def lognormal_discrete_laplace(key: Key, mean: Array, variance: Array, released:
     r"""One draw of y per record given ``released = y + discrete Laplace noise`` and ``log y ~ N(mean, variance)``.
 
     The law (Raim 2021, equation 16) is on the lattice of positive numbers ``released - k``, k an integer:
-    p(y) proportional to exp(-(log y - mean)^2 / 2 variance - |released - y| / scale) / y. With rho the parameter of the double geometric law,
-    ``scale = -1 / log(1 - rho)``.
+    p(y) proportional to exp(-(log y - mean)^2 / 2 variance - |released - y| / scale) / y. With rho the parameter of the double
+    geometric law, ``scale = -1 / log(1 - rho)``.
 
     >>> import jax, jax.numpy as jnp, noisewise as nw
     >>> y = nw.direct.lognormal_discrete_laplace(jax.random.key(1), 3.0, 2.0, jnp.array([-20.0, 10.25, 1e6]), 1.5)

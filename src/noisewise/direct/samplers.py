@@ -10,8 +10,9 @@ r"""Draws from weighted densities: thousands of different targets at once, in on
 ``strips``     exact rejection from the log-linear envelope of :mod:`.strips`.
 =============  ==================================================================================================================
 
-The exact methods make at most ``ROUNDS`` proposals a draw. With an acceptance probability p (its lower bound is ``step_function(...).acceptance``)
-all of them fail with probability (1-p)^ROUNDS: e^-693 at p = 1/2. A target for which that happens nevertheless is refused with a sentence.
+The exact methods make at most ``ROUNDS`` proposals a draw. With an acceptance probability p (its lower bound is
+``step_function(...).acceptance``) all of them fail with probability (1-p)^ROUNDS: e^-693 at p = 1/2. A target for which that
+happens nevertheless is refused with a sentence.
 """
 
 from __future__ import annotations
@@ -55,11 +56,12 @@ def sample(
 ) -> Array:
     r"""Draw from the density proportional to ``weight(x) base(x)``, or the noise behind a released value.
 
-    Without ``released`` the draws are x, of density ``weight(x) base(x)``. With ``released = z`` they are the noise xi = z - y, of density
-    ``weight(z - xi) base(xi)``: the latent value is ``z - draws``.
+    Without ``released`` the draws are x, of density ``weight(x) base(x)``. With ``released = z`` they are the noise xi = z -
+    y, of density ``weight(z - xi) base(xi)``: the latent value is ``z - draws``.
 
-    Every parameter of weight and base and every released value may be an array; together they broadcast to a batch of targets. The result has
-    shape ``(*size, *batch)``: ``size`` independent draws of each target. ``knots`` is the number of pieces of the step function (for ``strips``, of cuts).
+    Every parameter of weight and base and every released value may be an array; together they broadcast to a batch of targets.
+    The result has shape ``(*size, *batch)``: ``size`` independent draws of each target. ``knots`` is the number of pieces of
+    the step function (for ``strips``, of cuts).
 
     >>> import jax, jax.numpy as jnp, noisewise as nw
     >>> weight, base = nw.direct.LognormalWeight(mu=jnp.zeros(3), sigma2=1.0), nw.noise.DiscreteLaplace.from_rho(0.5)
@@ -132,18 +134,17 @@ def _refuse_unreached(reached: Array, method: str, knots: int) -> None:
     if isinstance(reached, jax.core.Tracer) or bool(jnp.all(reached)):
         return
     failed = np.asarray(~jnp.all(reached, axis=1))
-    first, targets = (
-        int(np.argmax(failed)),
-        f"{int(failed.sum())} of {failed.size} targets (the first is target {int(np.argmax(failed))})",
-    )
+    first = int(np.argmax(failed))
+    targets = f"{int(failed.sum())} of {failed.size} targets (the first is target {first})"
     if method == "basic":
         raise ValueError(
-            f"The basic sampler accepted no draw from the base within {BASIC_ATTEMPTS} attempts for {targets}: P(A_u) falls inside one cell of its "
-            f"grid of {knots}, or A_u is rare under the base. Use method='customised' or 'exact'."
+            f"The basic sampler accepted no draw from the base within {BASIC_ATTEMPTS} attempts for {targets}: P(A_u) falls "
+            f"inside one cell of its grid of {knots}, or A_u is rare under the base. Use method='customised' or 'exact'."
         )
     raise ValueError(
-        f"No draw could be made for {targets}: weight and base share no mass there that double precision can see, or the {ROUNDS} proposals allowed to "
-        f"method {method!r} with knots={knots} were all rejected. Check released value, support and scale of target {first}, or give more knots."
+        f"No draw could be made for {targets}: weight and base share no mass there that double precision can see, or the "
+        f"{ROUNDS} proposals allowed to method {method!r} with knots={knots} were all rejected. Check released value, support "
+        f"and scale of target {first}, or give more knots."
     )
 
 

@@ -1,19 +1,20 @@
 r"""The step function under which a direct sampler draws u, and how far it is from the truth (Raim 2021, section 2).
 
-With A_u = {x : w(x) > u c} and c = sup w, the pair (x, u) of density g(x) 1[x in A_u] has the weighted density w g as the law of x; u has
-density proportional to the nonincreasing function P(A_u), P under g. On knots u_0 < ... < u_N the step function
+With A_u = {x : w(x) > u c} and c = sup w, the pair (x, u) of density g(x) 1[x in A_u] has the weighted density w g as the law
+of x; u has density proportional to the nonincreasing function P(A_u), P under g. On knots u_0 < ... < u_N the step function
 
     h*(u) = P(A_0) on [0, u_0),     P(A_{u_{j-1}}) on [u_{j-1}, u_j),     0 beyond u_N
 
-lies above it everywhere: an envelope that needs no further constant. Let R_j be the rectangles between the two values of P(A_u) at the ends
-of each piece. Then  psi/c = int P(A_u) du >= int h* - sum |R_j| = L,  which is the area of the lower step function, so that
+lies above it everywhere: an envelope that needs no further constant. Let R_j be the rectangles between the two values of
+P(A_u) at the ends of each piece. Then  psi/c = int P(A_u) du >= int h* - sum |R_j| = L,  which is the area of the lower step
+function, so that
 
     total variation between the laws of u   <=  (c/psi) sum |R_j|  <=  sum |R_j| / L       (Result 2.1)
     probability of accepting a draw from h* >=  1 - sum |R_j| / int h*.
 
-Both are computed, in logs. ``log_u`` is the argument everywhere: u spans tens of decades. Knots: halve, at the midpoint of log u, the piece whose
-rectangle is largest (Algorithm 1 with geometric midpoints). The outer knots: P(A_u) = 0 beyond u_N, found by bisection; below u_0 there is less than
-e^-42 of the whole area.
+Both are computed, in logs. ``log_u`` is the argument everywhere: u spans tens of decades. Knots: halve, at the midpoint of log
+u, the piece whose rectangle is largest (Algorithm 1 with geometric midpoints). The outer knots: P(A_u) = 0 beyond u_N, found
+by bisection; below u_0 there is less than e^-42 of the whole area.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
 r"""Exact draws from a piecewise log-linear envelope of w(x) g(x): vertical strips, with a computed rejection bound.
 
-The real line is cut at the landmarks of weight and base (modes, points of inflection, kinks), so that on each strip [a, b] log w is concave
-or convex and log g is concave. Then
+The real line is cut at the landmarks of weight and base (modes, points of inflection, kinks), so that on each strip [a, b] log
+w is concave or convex and log g is concave. Then
 
     log w  <=  its tangent at the middle (concave)   or its chord (convex),        log g  <=  its tangent,
 
-and the other way round for lower bounds. A strip therefore has an upper and a lower exponential of known mass, on the real line or on the
-lattice; the strip with the largest difference is cut in two until the lower masses are a given share of the upper ones. A draw picks a
-strip, draws the truncated exponential (geometric) variable in it and is accepted with probability w g / envelope: exact whatever the strips,
-and accepted with probability at least (sum of lower masses) / (sum of upper masses). This is concave-convex adaptive rejection sampling (Goerur and
-Teh 2011) with a bounded number of strips. A weight of unknown curvature is bounded by its values at the ends of the strip.
+and the other way round for lower bounds. A strip therefore has an upper and a lower exponential of known mass, on the real
+line or on the lattice; the strip with the largest difference is cut in two until the lower masses are a given share of the
+upper ones. A draw picks a strip, draws the truncated exponential (geometric) variable in it and is accepted with probability w
+g / envelope: exact whatever the strips, and accepted with probability at least (sum of lower masses) / (sum of upper masses).
+This is concave-convex adaptive rejection sampling (Goerur and Teh 2011) with a bounded number of strips. A weight of unknown
+curvature is bounded by its values at the ends of the strip.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ def _line(
 
 
 def _heavy_end(target: Target, left: Array, right: Array, fall: Array) -> tuple[Array, Array, Array]:
-    """The end of a bounded strip where the target is higher, the direction inwards, and a length over which it falls by about ``_TAIL``.
+    """The end of a bounded strip where the target is higher, the direction inwards, and a length over which it falls by "
+    "about ``_TAIL``.
 
     A weight of unknown slope is followed down by ``fall`` instead.
 
@@ -209,7 +211,8 @@ def first_strips(target: Target, spare: int) -> Strips:
 
 
 def build_strips(target: Target, spare: int, tolerance: float = TOLERANCE) -> Strips:
-    """Cut the worst strip until at least ``1 - tolerance`` of the proposals are accepted or ``spare`` cuts are made; for one target."""
+    """Cut the worst strip until at least ``1 - tolerance`` of the proposals are accepted or ``spare`` cuts are made; for one "
+    "target."""
     start = first_strips(target, spare)
     count = start.a.shape[0] - spare
 

@@ -1,7 +1,7 @@
 r"""Weights w(x) of a weighted density w(x) g(x), on the log scale and relative to their largest value c.
 
-A weight is unimodal, so that A_u = {x : w(x) > u c} is an interval for every 0 < u < 1. In every formula ``log_weight`` is log(w(x)/c)
-<= 0 and ``roots`` gives the ends of A_u (Raim 2021, section 3):
+A weight is unimodal, so that A_u = {x : w(x) > u c} is an interval for every 0 < u < 1. In every formula ``log_weight`` is
+log(w(x)/c) <= 0 and ``roots`` gives the ends of A_u (Raim 2021, section 3):
 
 | weight | log w(x)/c | ends of A_u |
 |---|---|---|
@@ -11,8 +11,8 @@ A weight is unimodal, so that A_u = {x : w(x) > u c} is an interval for every 0 
 | ``StudentTWeight(nu, mu, sigma2)`` | -(nu+1)/2 log(1 + (x - mu)^2 / nu sigma2) | mu -+ sigma sqrt(nu (u^(-2/(nu+1)) - 1)) |
 | ``UnimodalWeight(log_weight)`` | the user's, less its maximum | bisection |
 
-The lognormal density carries its factor 1/x, which completes the square: its mode is exp(mu - sigma2) and, as a function of log x, the
-weight is a normal one. With the paper's c = exp(-(mu - sigma2/2)) its ends are the corrected roots
+The lognormal density carries its factor 1/x, which completes the square: its mode is exp(mu - sigma2) and, as a function of
+log x, the weight is a normal one. With the paper's c = exp(-(mu - sigma2/2)) its ends are the corrected roots
 exp((mu - sigma2) -+ sqrt(sigma2^2 - 2 mu sigma2 - 2 sigma2 log(c u))).
 """
 
@@ -30,7 +30,7 @@ from jaxtyping import Array, Float
 
 Pair = tuple[Array, Array]
 _GOLDEN = 0.6180339887498949
-_GOLDEN_STEPS = 95
+_GOLDEN_STEPS = 90
 _BISECTIONS = 64
 
 
@@ -116,9 +116,9 @@ class NormalWeight(Weight):
 class TransformedNormalWeight(Weight):
     """The weight ``exp(-(transform(x) - mu)^2 / (2 sigma2))`` on ``lower < x < upper``; no Jacobian.
 
-    ``transform`` maps (lower, upper) one to one onto the real line, increasing or decreasing, and ``inverse`` is its inverse; both are
-    elementwise and written with ``jax.numpy``. This is the weight of a noisy covariate that enters a regression through a transform
-    (Raim 2021, Remark 5.2).
+    ``transform`` maps (lower, upper) one to one onto the real line, increasing or decreasing, and ``inverse`` is its inverse;
+    both are elementwise and written with ``jax.numpy``. This is the weight of a noisy covariate that enters a regression
+    through a transform (Raim 2021, Remark 5.2).
 
     >>> import jax.numpy as jnp, noisewise as nw
     >>> weight = nw.direct.TransformedNormalWeight(0.0, 1.0, jnp.log, jnp.exp, lower=0.0)
@@ -244,10 +244,11 @@ def from_ordinal(number: Array) -> Array:
 class UnimodalWeight(Weight):
     """A user's own weight, given by its logarithm: any function that rises to one mode and falls.
 
-    ``log_weight(x, parameters)`` is elementwise and written with ``jax.numpy``; ``parameters`` is a pytree of arrays, one target per
-    element, passed on to it. The weight is positive on ``lower < x < upper`` and zero elsewhere; ``start`` is a point where its logarithm
-    is a finite number (needed only if it underflows to minus infinity near the default: 0, or inside the bounds). The mode is found by golden
-    section and the ends of A_u by bisection, both over the ordered floating-point numbers, so that no scale has to be guessed.
+    ``log_weight(x, parameters)`` is elementwise and written with ``jax.numpy``; ``parameters`` is a pytree of arrays, one
+    target per element, passed on to it. The weight is positive on ``lower < x < upper`` and zero elsewhere; ``start`` is a
+    point where its logarithm is a finite number (needed only if it underflows to minus infinity near the default: 0, or inside
+    the bounds). The mode is found by golden section and the ends of A_u by bisection, both over the ordered floating-point
+    numbers, so that no scale has to be guessed.
 
     >>> import jax.numpy as jnp, noisewise as nw
     >>> weight = nw.direct.UnimodalWeight(lambda x, m: -jnp.abs(x - m) ** 3, parameters=jnp.array(2.0)).resolved()
@@ -283,26 +284,34 @@ class UnimodalWeight(Weight):
             return self.lower + 1
         return self.upper - 1 if np.isfinite(self.upper) else 0.0
 
+    def _grid(self) -> np.ndarray:
+        """Points at every scale from the starting point and from the finite bounds, one of which is next to the mode."""
+        offsets = 2.0 ** np.arange(-120, 996, 4)
+        centres = [centre for centre in (self._inside(), self.lower, self.upper) if np.isfinite(centre)]
+        points = np.concatenate([[centre, *(centre + offsets), *(centre - offsets)] for centre in centres])
+        inside = np.unique(points[(points > self.lower) & (points < self.upper)])
+        return np.concatenate([[max(self.lower, -1e300)], inside, [min(self.upper, 1e300)]])
+
     def resolved(self) -> UnimodalWeight:
+        if self.mode is not None:
+            return self
+        grid = jnp.asarray(self._grid())
         shape = self._raw(jnp.asarray(self._inside())).shape
-        home = jnp.full(shape, ordinal(jnp.asarray(self._inside())))
-        start: Pair = (
-            jnp.full(shape, ordinal(jnp.asarray(max(self.lower, -1e300)))),
-            jnp.full(shape, ordinal(jnp.asarray(min(self.upper, 1e300)))),
-        )
+        heights = self._raw(grid.reshape(-1, *[1] * len(shape)))
+        top = jnp.argmax(heights, axis=0)
+        last = grid.shape[0] - 1
+        start: Pair = (grid[jnp.maximum(top - 1, 0)], grid[jnp.minimum(top + 1, last)])
 
         def narrow(_: int, ends: Pair) -> Pair:
             low, high = ends
-            step = ((high - low).astype(float) * _GOLDEN).astype(jnp.int64)
+            step = _GOLDEN * (high - low)
             left, right = high - step, low + step
-            at_left, at_right = self._raw(from_ordinal(left)), self._raw(from_ordinal(right))
-            nowhere = jnp.isneginf(at_left) & jnp.isneginf(at_right)
-            keep_left = jnp.where(nowhere, home <= right, at_left >= at_right)
-            keep_right = jnp.where(nowhere, home >= left, at_left < at_right)
-            return jnp.where(keep_right, left, low), jnp.where(keep_left, right, high)
+            descending = self._raw(left) >= self._raw(right)
+            return jnp.where(descending, low, left), jnp.where(descending, right, high)
 
         low, high = jax.lax.fori_loop(0, _GOLDEN_STEPS, narrow, start)
-        candidates = jnp.stack([from_ordinal(low), from_ordinal((low + high) >> 1), from_ordinal(high)], axis=-1)
+        nearest = grid[top]
+        candidates = jnp.stack([nearest, 0.5 * (low + high), high], axis=-1)
         values = jnp.stack([self._raw(candidates[..., i]) for i in range(3)], axis=-1)
         best = jnp.argmax(values, axis=-1)[..., None]
         mode = jnp.take_along_axis(candidates, best, axis=-1)[..., 0]
