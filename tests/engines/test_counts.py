@@ -251,3 +251,81 @@ def test_naive_bayes_by_convolution_matches_enumeration(case, with_target):
     np.testing.assert_allclose(found, mean, rtol=1e-10)
     np.testing.assert_allclose(np.concatenate([np.ravel(v) for v in exact.sds.values()]), sd, rtol=1e-8)
     assert exact.log_marginal == pytest.approx(log_evidence, abs=1e-9)
+
+
+def draw_deviation(draw, sampler, exact, count=6000, seed=3):
+    """The largest distance, in standard errors, of the means and spreads of draws from the exact ones."""
+    draws = draw(sampler, jax.random.split(jax.random.key(seed), count))
+    worst = 0.0
+    for name, value in draws.items():
+        centred = (np.asarray(value) - exact.means[name]) / exact.sds[name]
+        square = centred**2
+        worst = max(worst, np.max(np.abs(centred.mean(0))) * math.sqrt(count))
+        worst = max(worst, np.max(np.abs(square.mean(0) - 1) / square.std(0)) * math.sqrt(count))
+    return worst
+
+
+def test_draws_have_the_exact_moments_and_draws_for_another_noise_do_not_in_one_compilation():
+    traces = []
+
+    @jax.jit
+    def draw(sampler, keys):
+        traces.append(1)
+        return jax.vmap(sampler.draw)(keys).theta
+
+    release, _ = bayes_release(2, (2, 3), 30, "Laplace", 2.0, 0.0, True)
+    other, _ = bayes_release(2, (2, 3), 30, "Laplace", 6.0, 0.0, True)
+    right = Counts().build(nw.models.NaiveBayes(2, (2, 3), prior=0.7), release, KEY)
+    wrong = Counts().build(nw.models.NaiveBayes(2, (2, 3), prior=0.9), other, KEY)
+    assert draw_deviation(draw, right, right.exact()) < 4.5
+    assert draw_deviation(draw, wrong, right.exact()) > 9
+    assert len(traces) == 1
+
+
+def categorical_release(n, law, scale, weights, seed=5):
+    rng = np.random.default_rng(seed)
+    value = rng.multinomial(n, np.array(weights) / sum(weights)) + np.round(rng.normal(size=len(weights)) * scale)
+    query = nw.queries.Counts(levels={"x": len(weights)}, tables=[("x",)])
+    return nw.Release([nw.Measurement(query, getattr(nw.noise, law)(scale), [value])], n=n)
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_windows_agree_with_whole_tables(law, monkeypatch):
+    model = nw.models.Categorical([2.0, 0.4, 1.0, 0.3])
+    release = categorical_release(200, law, 3.0, [5, 2, 1, 1])
+    whole = Counts().build(model, release, KEY)
+    monkeypatch.setattr("noisewise.engines.counts._WHOLE", 1)
+    windows = Counts().build(model, release, KEY)
+    assert type(whole) is not type(windows)
+    np.testing.assert_allclose(windows.exact().means["p"], whole.exact().means["p"], rtol=1e-12)
+    np.testing.assert_allclose(windows.exact().sds["p"], whole.exact().sds["p"], rtol=1e-11)
+    assert windows.exact().log_marginal == pytest.approx(whole.exact().log_marginal, abs=1e-10)
+    if law == "Laplace":
+        draw = jax.jit(lambda sampler, keys: jax.vmap(sampler.draw)(keys).theta)
+        assert draw_deviation(draw, windows, whole.exact()) < 4.5
+
+
+def test_three_hundred_million_records_keep_their_digits():
+    n = 3 * 10**8
+    release = categorical_release(n, "DiscreteGaussian", 20.0, [5, 3, 2])
+    exact = Counts().build(nw.models.Categorical([1.0, 1.0, 1.0]), release, KEY).exact()
+    # with three equal scales and flat weights, the constraint moves each count by a third of what is missing
+    value = np.asarray(release.measurements[0].value)
+    counts = value + (n - value.sum()) / 3
+    share = (counts + 1) / (n + 3)
+    np.testing.assert_allclose(exact.means["p"], share, rtol=1e-12)
+    variance = share * (1 - share) / (n + 4) + 20.0**2 * (2 / 3) / n**2
+    np.testing.assert_allclose(exact.sds["p"], np.sqrt(variance), rtol=1e-7)
+
+
+def test_releases_that_do_not_look_at_cells_are_refused_with_the_reason():
+    model = nw.models.Categorical([1.0, 1.0, 1.0])
+    mixed = nw.queries.Moments(columns={"x": nw.Column(0, 2)}, terms=[{"x": 1}])
+    release = nw.Release([nw.Measurement(mixed, nw.noise.Laplace(1.0), [3.0])], n=5)
+    assert "mixes several levels" in Counts().supports(model, release).reason
+    assert "not a model of counts" in Counts().supports(nw.models.Normal(), release).reason
+    table = nw.queries.Counts(levels={"y": 2, "x1": 2}, tables=[("x1",)])
+    release = nw.Release([nw.Measurement(table, nw.noise.Laplace(1.0), [[2.0, 3.0]])], n=5)
+    assert "leave the classes independent" in Counts().supports(nw.models.NaiveBayes(2, [2]), release).reason
+    wide = categorical_release(10**8, "Laplace", 1e6, [1, 1, 1])
+    assert "so wide" in Counts().supports(model, wide).reason

@@ -40,6 +40,8 @@ from noisewise.typing import Key, Theta
 
 _TABLE_ENTRIES = 2**23
 _WHOLE = 256
+_MOST_ENTRIES = 2**25
+_WIDEST = 2**21
 
 
 class Counts(Engine):
@@ -60,9 +62,10 @@ class Counts(Engine):
     def supports(self, model: Model, release: Release) -> Support:
         try:
             if isinstance(model, Bernoulli | Categorical):
-                multinomial_cells(model, release)
+                _check_windows(multinomial_cells(model, release), known_n(release))
             elif isinstance(model, NaiveBayes):
                 naive_bayes_cells(model, release)
+                _check_tables(model, known_n(release))
             else:
                 raise Unsupported(
                     f"{type(model).__name__} is not a model of counts (Bernoulli, Categorical, NaiveBayes)"
@@ -83,6 +86,20 @@ class Counts(Engine):
         if isinstance(model, Bernoulli | Categorical):
             return _multinomial(model, release, multinomial_cells(model, release))
         raise Unsupported(self.supports(model, release).reason)
+
+
+def _check_windows(cells: Cells, n: int) -> None:
+    scales = [layer.noise.scale[layer.slope != 0] / np.abs(layer.slope[layer.slope != 0]) for layer in cells.layers]
+    scale = max((float(np.max(some)) for some in scales), default=0.0)
+    width = min(n + 1.0, 100 * scale) * (cells.weights.size - 1)
+    if width > _WIDEST:
+        raise Unsupported(f"the noise is so wide that the sums would run over some {width:.1g} counts")
+
+
+def _check_tables(model: NaiveBayes, n: int) -> None:
+    entries = model.classes * sum(size - 1 for size in model.features) * (n + 1.0) ** 2
+    if entries > _MOST_ENTRIES:
+        raise Unsupported(f"n={n} is too large for whole tables of naive Bayes counts ({entries:.1g} entries)")
 
 
 class Published(eqx.Module):
@@ -212,7 +229,7 @@ def _multinomial(model: Bernoulli | Categorical, release: Release, cells: Cells)
     else:
         sums = solve_remainder(cells, n)
         log_total, counted, varied = sums.log_total, sums.means, sums.variances
-    log_marginal = log_total - log_rising(n, cells.weights.sum()) + cells.constant
+    log_marginal = log_total - float(log_rising(n, cells.weights.sum())) + cells.constant
     mean, sd = _probabilities(counted, varied, cells.weights, n)
     if isinstance(model, Bernoulli):
         mean, sd = mean[1], sd[1]
@@ -287,10 +304,10 @@ def _naive_bayes(model: NaiveBayes, release: Release, cells: Cells, where: list[
     )
 
 
-def _possible(log_total: np.ndarray) -> np.ndarray:
+def _possible(log_total: float) -> float:
     if not np.isfinite(log_total):
         raise ValueError("The released counts are impossible under the model; check the values, the noise law and n.")
-    return log_total
+    return float(log_total)
 
 
 def _probabilities(

@@ -117,12 +117,12 @@ def multinomial_cells(model: Bernoulli | Categorical, release: Release) -> Cells
 def naive_bayes_cells(model: NaiveBayes, release: Release) -> tuple[Cells, list[np.ndarray]]:
     """The cells of a naive Bayes release, and where they are: index arrays (class,), then (class, level) for each feature."""
     sizes = {model.target: model.classes, **{f"x{k}": size for k, size in enumerate(model.features, start=1)}}
-    where = [np.arange(model.classes)]
+    where: list[np.ndarray] = [np.arange(model.classes)]
     for size in model.features:
         begin = 1 + int(where[-1].max())
         where.append(begin + np.arange(model.classes * size).reshape(model.classes, size))
     weights = np.full(1 + int(where[-1].max()), float(model.prior))
-    place = {(model.target,): where[0]}
+    place: dict[tuple[str, ...], np.ndarray] = {(model.target,): where[0]}
     for k in range(1, len(model.features) + 1):
         place[model.target, f"x{k}"] = where[k]
         place[f"x{k}", model.target] = where[k].T

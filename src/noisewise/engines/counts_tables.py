@@ -42,7 +42,8 @@ def solve_chain(log_factors: np.ndarray) -> Chain:
         prefix.append(total)
     nothing = np.full((*log_factors.shape[:-2], width), -np.inf)
     nothing[..., 0] = 0.0
-    means, variances = [], []
+    means: list[np.ndarray] = []
+    variances: list[np.ndarray] = []
     suffix = nothing
     counts = np.arange(width, dtype=float)
     for j in reversed(range(size)):
@@ -62,7 +63,7 @@ def marginals(log_factors: np.ndarray, total: int) -> np.ndarray:
     for j in range(1, size):
         prefix.append(log_sum(_joint(log_factors[j], prefix[-1])))
     suffix = np.where(np.arange(width) == 0, 0.0, -np.inf)
-    laws = []
+    laws: list[np.ndarray] = []
     for j in reversed(range(size)):
         others = log_sum(_joint(prefix[j - 1], suffix)) if j else suffix
         log_law = log_factors[j, : total + 1] + others[total::-1]

@@ -17,7 +17,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 from scipy.special import betaln, expit, log_expit
 
 from noisewise.engines.base import Draw, Engine, Exact, Sampler, Support
@@ -26,6 +26,9 @@ from noisewise.engines.fourier_laws import Problem, Unsupported, problem
 from noisewise.engines.fourier_panels import Inverse, adapt, bracket
 from noisewise.models.base import Model
 from noisewise.models.bernoulli import Bernoulli
+from noisewise.models.exponential import Exponential
+from noisewise.models.normal import Normal
+from noisewise.models.poisson import Poisson
 from noisewise.release.document import Release
 from noisewise.typing import Key
 
@@ -33,7 +36,7 @@ _BATCH = 64
 _NEGLIGIBLE = 40.0
 _REACH = 36.0
 _LARGEST_LOGIT = 700.0
-_PRIOR_DRAWS = 256
+_SDS = 200.0
 
 
 class Fourier(Engine):
@@ -53,7 +56,9 @@ class Fourier(Engine):
 
     def supports(self, model: Model, release: Release) -> Support:
         try:
-            Posterior(model, problem(model, release)).try_out()
+            given = problem(model, release)
+            if given.released.lattice is None:
+                Posterior(model, given).try_out()
         except Unsupported as reason:
             return Support(False, str(reason))
         return Support(
@@ -101,18 +106,18 @@ class Posterior:
         values = self.approximate(free)
         matters = np.flatnonzero(values > self.top - _NEGLIGIBLE)
         if matters.size:
-            values[matters] = _batched(self._exact, free[matters])
+            try:
+                values[matters] = _batched(self._exact, free[matters])
+            except NotConverged:
+                raise Unsupported(
+                    "the sum is nearly discrete under parameters that matter (few records, or few of them between the "
+                    "bounds) and the noise is not smooth, so that the Fourier integral does not converge"
+                ) from None
         return values
 
     def try_out(self) -> None:
         """Refuse a posterior for which the integrals do not converge, before any long work."""
-        try:
-            self.exact(np.linspace(self.low, self.high, 33))
-        except NotConverged:
-            raise Unsupported(
-                "the sum is nearly discrete under parameters that matter (few records, or few of them between the bounds), "
-                "which unsmooth noise does not blur, so that the Fourier integral does not converge"
-            ) from None
+        self.exact(np.linspace(self.low, self.high, 33))
 
     def sampler(self) -> PanelSampler:
         """Exact moments and a sampler, from panels."""
@@ -138,11 +143,12 @@ def _start(model: Model) -> tuple[float, float]:
     if isinstance(model, Bernoulli):
         reach = min(_REACH + _NEGLIGIBLE / float(min(model.a, model.b)), _LARGEST_LOGIT)
         return -reach, reach
-    keys = jax.random.split(jax.random.key(0), _PRIOR_DRAWS)
-    low, middle, high = np.quantile(np.asarray(_prior_draws(model, keys))[:, 0], [0.25, 0.5, 0.75])
-    (parameter,) = model.parameters.values()
-    reach = float(_REACH * (high - low)) if parameter.support == "real" else max(_REACH, float(_REACH * (high - low)))
-    return float(middle) - reach, float(middle) + reach
+    if isinstance(model, Normal):
+        middle, spread = float(model.prior_mean), float(model.prior_sd)
+        return middle - _SDS * spread, middle + _SDS * spread
+    assert isinstance(model, Exponential | Poisson)
+    middle = float(np.log(model.shape / model.rate))
+    return middle - min(_REACH + _NEGLIGIBLE / float(model.shape), _LARGEST_LOGIT), middle + _REACH
 
 
 def _batched(function: Callable[[np.ndarray], np.ndarray], points: np.ndarray) -> np.ndarray:
@@ -151,11 +157,6 @@ def _batched(function: Callable[[np.ndarray], np.ndarray], points: np.ndarray) -
     padded = np.concatenate([points, np.repeat(points[-1:], short, axis=0)])
     parts = [function(padded[at : at + _BATCH]) for at in range(0, padded.shape[0], _BATCH)]
     return np.concatenate(parts)[: points.shape[0]]
-
-
-@eqx.filter_jit
-def _prior_draws(model: Model, keys: Key) -> Float[Array, "draws free"]:
-    return jax.vmap(lambda key: model.unconstrain(model.sample_prior(key)))(keys)
 
 
 @eqx.filter_jit

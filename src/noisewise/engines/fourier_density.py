@@ -31,7 +31,8 @@ Law = Callable[[dict[str, np.ndarray], int], tuple[np.ndarray, np.ndarray]]
 
 _ORDER = 64
 _WORK = 2**22
-_MOST_NODES = 2**13
+_MOST_NODES = 2**12
+_MOST_ORDER = 256
 _SMOOTH_SCALE = 3.0
 _TAIL = 1e-12
 _NATS = 39.0
@@ -189,7 +190,7 @@ def log_density(law: Law, theta: dict[str, np.ndarray], released: ReleasedSum) -
         period = np.abs(rest - released.variance * tau) + reach + np.sqrt(2 * _NATS * released.variance)
     cut = 9.5 / np.maximum(fall, 1e-300)
     result = np.full(tau.shape, np.nan)
-    left = np.arange(tau.size)
+    left: np.ndarray = np.arange(tau.size)
     while left.size:
         if released.lattice is not None:
             cut = np.minimum(cut, np.pi)
@@ -264,8 +265,14 @@ def _integrate(
     some = {name: part[rows] for name, part in theta.items()}
     values, weights = law(some, _ORDER)
     # the oscillation of exp(ivt) needs nodes of its own when the sum has few records
-    order = int(_ORDER + 0.6 * np.max(cut * np.ptp(released.coordinates(values), axis=1)))
-    if order > _ORDER + 60:
+    between = values[:, 1:-1] if released.lattice is None else values[:, :1]
+    needed = _ORDER / 2 + 0.6 * float(np.max(cut * np.ptp(between, axis=1)))
+    order = _ORDER
+    while order < needed:
+        order *= 2
+    if order > _MOST_ORDER:
+        raise NotConverged
+    if order > _ORDER:
         values, weights = law(some, order)
     values = released.coordinates(values)
     mean = np.sum(weights * values, axis=1)
@@ -274,12 +281,12 @@ def _integrate(
         periodic = True
         half = int(np.ceil(np.max(period) / 2))
         step = np.full(rows.size, 2 * np.pi / (2 * half + 1))
-        v = step[:, None] * np.arange(half + 1)
-        inside = np.ones_like(v)
+        v = step[:, None] * np.arange(half + 1.0)
+        inside = np.ones(v.shape)
     else:
         periodic = False
         step = 2 * np.pi / period
-        v = step[:, None] * np.arange(int(np.max(np.ceil(cut / step))) + 1)
+        v = step[:, None] * np.arange(int(np.max(np.ceil(cut / step))) + 1.0)
         inside = (v <= (np.inf if released.lattice is None else np.pi)).astype(float)
     log_noise, noise = noise_transform(released, tau, v)
     power = n * log_characteristic(tilted, v)

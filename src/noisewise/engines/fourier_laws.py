@@ -21,6 +21,7 @@ from noisewise.models.bernoulli import Bernoulli
 from noisewise.models.exponential import Exponential
 from noisewise.models.normal import Normal
 from noisewise.models.poisson import Poisson
+from noisewise.models.priors import InverseGamma
 from noisewise.release.document import Release
 from noisewise.release.mechanism import AdditiveNoise
 from noisewise.release.noise import LAWS
@@ -76,12 +77,15 @@ def _record_law(model: Model, query: Query) -> tuple[Law, tuple[float, float] | 
     column = _single_column(query, model.column)
     if isinstance(model, Poisson):
         low, high = max(0.0, np.ceil(column.lower)), np.floor(column.upper)
+        if high - low > _MOST_ATOMS:
+            raise Unsupported(f"there are {high - low:.6g} counts between the bounds, more than {_MOST_ATOMS}")
         corners = [column.lower] * (column.lower > 0) + [column.upper]
         near = np.unique(np.concatenate([corners, np.arange(low, min(high, low + 50) + 1)]))
         lattice = lattice_of(_statistic(query, model.column, near))
         return _poisson(query, model.column, column), lattice
-    draw = _normal if isinstance(model, Normal) else _exponential
-    return draw(query, model, column), None
+    if isinstance(model, Normal):
+        return _normal(query, model, column), None
+    return _exponential(query, model, column), None
 
 
 def _single_column(query: Query, name: str) -> Column:
@@ -130,11 +134,6 @@ def _poisson(query: Query, name: str, column: Column) -> Law:
         # beyond these a Poisson count has less than exp(-42), by Chernoff's and Bernstein's bounds
         first = float(np.clip(np.floor(least - np.sqrt(84 * least)), low, high))
         last = float(np.clip(np.ceil(most + 14 + np.sqrt(196 + 84 * most)), low, high))
-        if last - first > _MOST_ATOMS:
-            raise ValueError(
-                f"The rate may be so large ({np.max(rate):.3g}) that a record has more than {_MOST_ATOMS} values within its "
-                "bounds; give a narrower prior or narrower bounds."
-            )
         x = np.arange(first, last + 1)
         mass = np.exp(x * np.log(rate[:, None]) - rate[:, None] - gammaln(x + 1))
         below, above = poisson.cdf(first - 1, rate), poisson.sf(last, rate)
@@ -146,11 +145,11 @@ def _poisson(query: Query, name: str, column: Column) -> Law:
 
 
 def _normal(query: Query, model: Normal, column: Column) -> Law:
-    known = {} if "variance" in model.parameters else {"variance": float(model.variance)}
+    known = np.nan if isinstance(model.variance, InverseGamma) else float(model.variance)
 
     def law(theta: dict[str, np.ndarray], order: int) -> tuple[np.ndarray, np.ndarray]:
         mean = theta["mean"]
-        sd = np.sqrt(theta.get("variance", np.full(mean.shape, known.get("variance", np.nan))))
+        sd = np.sqrt(theta.get("variance", np.full(mean.shape, known)))
         low, high = (column.lower - mean) / sd, (column.upper - mean) / sd
         begin, end = np.clip(low, -_REACH, _REACH), np.clip(high, -_REACH, _REACH)
         x, share = _rule(begin, end, order)
