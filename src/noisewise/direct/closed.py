@@ -54,7 +54,12 @@ def normal_laplace(key: Key, mean: Array, variance: Array, centre: Array, scale:
 def normal_laplace_noise(side: Array, v: Array, mean: Array, variance: Array, centre: Array, scale: Array) -> Array:
     """``y - centre`` for a draw ``y`` of :func:`normal_laplace` made of two uniforms."""
     deviation = jnp.sqrt(variance)
-    offset, tilt = (centre - mean) / deviation, deviation / scale
+    return two_tails(side, v, (centre - mean) / deviation, deviation, scale)
+
+
+def two_tails(side: Array, v: Array, offset: Array, deviation: Array, scale: Array) -> Array:
+    """A draw t of density proportional to ``exp(-(t / deviation + offset)^2 / 2 - |t| / scale)``; ``deviation`` may be huge."""
+    tilt = deviation / scale
     right, left = tilt + offset, tilt - offset
     on_right = side < jax.nn.sigmoid(log_mills(right) - log_mills(left))
     distance = deviation * normal_excess(v, jnp.where(on_right, right, left))
