@@ -1,0 +1,145 @@
+"""``nw.sample``: every bad argument gets its sentence before any work, and a run leaves a complete tree."""
+
+import warnings
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import noisewise as nw
+from noisewise import result
+from noisewise.run import Trace
+
+QUERY = nw.queries.Moments({"x": nw.Column(0, 1)}, [{"x": 1}])
+MODEL = nw.models.Bernoulli(2, 1)
+ENGINE = nw.engines.Augmentation(interweave=False, block=1)
+EPSILON = 1.25
+
+
+def release_of(value=4.3, scale=1 / EPSILON):
+    return nw.Release([nw.Measurement(QUERY, nw.noise.Laplace(scale), [value])], n=6)
+
+
+def sample(release=None, **settings):
+    defaults = {"draws": 600, "tune": 50, "chains": 3, "random_seed": 5, "method": ENGINE, "progressbar": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", nw.ConvergenceWarning)
+        return nw.sample(MODEL, release_of() if release is None else release, **(defaults | settings))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"draws": 0}, "draws must be a whole number of at least 1; got 0"),
+        ({"tune": -5}, "tune must be a whole number of at least 0; got -5"),
+        ({"chains": 1.5}, "chains must be a whole number"),
+        ({"thin": 0}, "thin must be a whole number of at least 1"),
+        ({"target_ess": -1.0}, "target_ess must be positive; got -1.0"),
+        ({"keep_latent": -1}, "keep_latent must be a whole number of at least 0"),
+        ({"random_seed": -1}, "random_seed must be a whole number from 0"),
+        ({"random_seed": 1.5}, "random_seed must be a whole number from 0"),
+        ({"random_seed": True}, "random_seed must be a whole number from 0"),
+        ({"method": "guess"}, "method must be one of .*; got 'guess'"),
+    ],
+)
+def test_a_bad_argument_gets_its_sentence_before_an_engine_is_built(monkeypatch, wrong, sentence):
+    def build(*_):
+        raise AssertionError("an engine was built")
+
+    monkeypatch.setattr(nw.engines.Augmentation, "build", build)
+    with pytest.raises(ValueError, match=sentence):
+        sample(**wrong)
+
+
+def test_a_pair_that_does_not_fit_gets_its_sentence():
+    with pytest.raises(ValueError, match="model must be a noisewise model"):
+        nw.sample("normal", release_of())
+    with pytest.raises(ValueError, match=r"release must be a nw\.Release"):
+        nw.sample(MODEL, [4.3])
+    with pytest.raises(ValueError, match=r"reads the columns .*, which the model does not describe"):
+        nw.sample(nw.models.Bernoulli(1, 1, column="z"), release_of())
+    query = nw.queries.Moments({"x": nw.Column(0, 1)}, [{"x": 1}, {}])
+    unsized = nw.Release([nw.Measurement(query, nw.noise.Laplace(1.0), [4.3, 6.2])])
+    with pytest.raises(ValueError, match="number of records is unknown"):
+        sample(unsized)
+
+
+@pytest.mark.parametrize(
+    ("initvals", "sentence"),
+    [
+        ({"q": 0.5}, r"initvals names 'q', but the model's parameters are \['p'\]"),
+        ({"p": [0.5, 0.5]}, r"initvals\['p'\] must be finite with shape \(\), or \(3,\)"),
+        ({"p": np.nan}, r"initvals\['p'\] must be finite"),
+    ],
+)
+def test_bad_starting_values_get_their_sentence(initvals, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        sample(initvals=initvals)
+
+
+def test_every_acceptance_probability_respects_epsilon_and_a_broken_sensitivity_does_not():
+    honest = sample()
+    assert float(honest.sample_stats["min_acceptance"].min()) >= np.exp(-EPSILON) * (1 - 1e-12)
+    # noise for half the true sensitivity: the promise of epsilon is broken, and the acceptance probabilities show it
+    broken = sample(release_of(scale=0.5 / EPSILON))
+    assert float(broken.sample_stats["min_acceptance"].min()) < np.exp(-EPSILON) * 0.9
+
+
+def test_the_tree_holds_what_the_design_promises_and_survives_netcdf(tmp_path):
+    dt = sample(keep_latent=3)
+    assert {"posterior", "sample_stats", "observed_data", "release", "posterior_predictive", "latent_data"} <= set(
+        dt.children
+    )
+    assert dt.posterior["p"].dims == ("chain", "draw")
+    assert 0 < float(np.squeeze(dt.posterior["p"].attrs["missing_information"])) < 1
+    assert dt.attrs["inference_library"] == "noisewise"
+    assert dt.attrs["random_seed"] == 5
+    assert dt.attrs["noisewise_method"] == "augmentation"
+    assert dt.attrs["noisewise_exact"] == 1
+    total = dt.latent_data["x"].values.sum(axis=1)
+    log_g = -np.abs(4.3 - total) * EPSILON + np.log(EPSILON / 2)
+    np.testing.assert_allclose(log_g, dt.sample_stats["noise_lp"].values[:, -1], rtol=1e-12)
+    dt.to_netcdf(tmp_path / "run.nc")
+    back = xr.open_datatree(tmp_path / "run.nc")
+    for name, group in dt.children.items():
+        xr.testing.assert_identical(group.to_dataset().drop_attrs(), back[name].to_dataset().drop_attrs())
+    assert back["release"].attrs["document"] == dt["release"].attrs["document"]
+    assert {key: back.attrs[key] for key in dt.attrs} == dict(dt.attrs)
+    back.close()
+
+
+def test_the_seed_is_recorded_and_gives_the_same_draws():
+    first = sample(random_seed=None)
+    again = sample(random_seed=int(first.attrs["random_seed"]))
+    np.testing.assert_array_equal(first.posterior["p"], again.posterior["p"])
+
+
+def test_a_checkpoint_goes_on_with_its_own_seed(tmp_path):
+    whole = sample()
+    sample(draws=200, checkpoint=tmp_path / "run")
+    resumed = sample(checkpoint=tmp_path / "run", random_seed=None)
+    np.testing.assert_array_equal(whole.posterior["p"], resumed.posterior["p"])
+    with pytest.raises(ValueError, match="belongs to another run"):
+        sample(release_of(value=4.4), checkpoint=tmp_path / "run")
+
+
+def test_a_run_that_has_not_converged_says_so():
+    with pytest.warns(nw.ConvergenceWarning, match="effective draws|converged"):
+        dt = nw.sample(MODEL, release_of(), draws=20, tune=0, chains=3, random_seed=1, method=ENGINE, progressbar=False)
+    assert dt.attrs["noisewise_converged"] == 0
+
+
+def test_the_verdict_tells_good_chains_from_bad_ones():
+    rng = np.random.default_rng(2)
+    good = rng.normal(size=(4, 1000))
+    assert result.judge({"a": good}).converged
+    assert not result.judge({"a": good + np.arange(4)[:, None]}).converged
+    assert not result.judge({"a": np.cumsum(good, axis=1)}).converged
+    assert not result.judge({"a": good[:, :50]}).converged
+    assert not result.judge({"a": good[:1]}).converged
+
+
+def test_missing_information_is_the_share_of_variance_that_complete_records_leave():
+    trace = Trace(posterior={"a": np.random.default_rng(3).normal(scale=2.0, size=(4, 5000))}, stats={}, predictive={})
+    trace.within = {"a": np.asarray(1.0)}
+    np.testing.assert_allclose(result.missing_information(trace)["a"], 0.25, rtol=0.03)
