@@ -29,7 +29,7 @@ _CHUNK = 1024
 _TABLE = 8192
 _ROUNDS = 80
 _DEPTH = 45.0
-_BEND = 2e-3
+_BEND = 2e-4
 _STEP = 1.0
 _FAR = 12.0
 

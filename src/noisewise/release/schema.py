@@ -1,8 +1,7 @@
 """The release document: JSON of format ``dp-release``, as pydantic models.
 
-To teach the document another query, write a model with its ``kind``, ``of`` and ``build``, and add it to ``AnyQuery`` and
-``QUERY_DOCUMENTS``; another mechanism likewise in ``AnyMechanism`` and ``MECHANISM_DOCUMENTS``; a noise law needs only its
-name in ``LawName``. Then write the JSON Schema afresh: ``python -m noisewise.release.schema > schema.json``.
+How a query, a noise law or a mechanism is written is in :mod:`noisewise.release.mechanism_documents`. After a change of either
+file write the JSON Schema afresh: ``python -m noisewise.release.schema > schema.json``.
 """
 
 from __future__ import annotations
@@ -10,209 +9,32 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
-import jax.numpy as jnp
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from noisewise.release.document import Measurement, Release, total_privacy
-from noisewise.release.mechanism import AdditiveNoise, Mechanism
-from noisewise.release.noise import LAWS, Noise
+from noisewise.release.mechanism import Mechanism
+from noisewise.release.mechanism_documents import (
+    MECHANISM_DOCUMENTS,
+    AnyMechanism,
+    ArrayFile,
+    Fetch,
+    Numbers,
+    Part,
+    Store,
+    names_of,
+)
 from noisewise.release.privacy import Privacy
-from noisewise.release.queries import Column, Counts, Moments, Neighbours, Norm, Query
-from noisewise.release.truncated_sum import PrivateQuantile, TruncatedSum
+from noisewise.release.query import Neighbours, Norm
 
 FORMAT = "dp-release"
 VERSION = 1
 _ROUNDING = 1e-6
 _SLACK = 1e-3
 """A publisher may state slightly more than the exact loss, to cover the rounding of sums."""
-
-
-class Part(BaseModel):
-    """A part of the document: nothing unknown, nothing converted, nothing infinite."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
-
-
-class ArrayFile(Part):
-    """Numbers kept in a file beside the document, with the SHA-256 of its bytes."""
-
-    file: str = Field(description="A plain file name, in the folder of the document.")
-    encoding: Literal["npy", "parquet"]
-    size: int = Field(ge=1)
-    sha256: str = Field(pattern="^[0-9a-f]{64}$")
-
-
-Numbers: TypeAlias = float | list[float] | ArrayFile
-Store: TypeAlias = Callable[[str, np.ndarray], "float | list[float] | ArrayFile"]
-Fetch: TypeAlias = Callable[["float | list[float] | ArrayFile"], np.ndarray]
-
-
-class ColumnDocument(Part):
-    """The public bounds of a column and where they came from."""
-
-    lower: float
-    upper: float
-    rescale: tuple[float, float] | None = None
-    origin: str = "public"
-
-
-class MomentsDocument(Part):
-    """Sums of monomials of clamped columns."""
-
-    kind: Literal["moments"] = "moments"
-    columns: dict[str, ColumnDocument]
-    terms: list[dict[str, int]]
-    l1: float | None = Field(
-        default=None, description="A proved L1 sensitivity under replace_one, below the sum of ranges."
-    )
-
-    @classmethod
-    def of(cls, query: Query) -> MomentsDocument:
-        assert isinstance(query, Moments)
-        columns = {
-            name: ColumnDocument(lower=c.lower, upper=c.upper, rescale=c.rescale, origin=c.origin)
-            for name, c in query.bounds
-        }
-        return cls(columns=columns, terms=[dict(term) for term in query.terms], l1=query.l1)
-
-    def build(self) -> Moments:
-        columns = {n: Column(c.lower, c.upper, c.rescale, origin=c.origin) for n, c in self.columns.items()}
-        safe = Moments(columns, self.terms)
-        if self.l1 is None:
-            return safe
-        try:
-            return Moments(columns, self.terms, l1=self.l1)
-        except ValueError as problem:
-            warnings.warn(f"The release's own sensitivity is set aside. {problem}", UserWarning, stacklevel=2)
-            return safe
-
-
-class CountsDocument(Part):
-    """Contingency tables of coded columns; the values are the cells of the tables one after another, row by row."""
-
-    kind: Literal["counts"] = "counts"
-    levels: dict[str, int]
-    tables: list[list[str]]
-
-    @classmethod
-    def of(cls, query: Query) -> CountsDocument:
-        assert isinstance(query, Counts)
-        return cls(levels=dict(query.levels), tables=[list(table) for table in query.tables])
-
-    def build(self) -> Counts:
-        return Counts(self.levels, self.tables)
-
-
-class TruncatedSumDocument(Part):
-    """Sums of statistics of a column over the records inside bounds; the others count for nothing."""
-
-    kind: Literal["truncated_sum"] = "truncated_sum"
-    column: str
-    lower: float
-    upper: float
-    statistics: list[str]
-    origin: str = "public"
-
-    @classmethod
-    def of(cls, query: Query) -> TruncatedSumDocument:
-        assert isinstance(query, TruncatedSum)
-        if query.function is not None:
-            raise ValueError(
-                "A TruncatedSum of a function cannot be written: a document holds no code. Use the named statistics."
-            )
-        return cls(
-            column=query.column, lower=query.lower, upper=query.upper, statistics=list(query.names), origin=query.origin
-        )
-
-    def build(self) -> TruncatedSum:
-        return TruncatedSum(self.column, self.lower, self.upper, self.statistics, origin=self.origin)
-
-
-LawName: TypeAlias = Literal["laplace", "gaussian", "discrete_laplace", "discrete_gaussian"]
-
-
-class NoiseDocument(Part):
-    """A law of independent noise and its scale (never epsilon alone): one number, or one for each released number."""
-
-    law: LawName
-    scale: Numbers
-
-    @classmethod
-    def of(cls, noise: Noise, store: Store) -> NoiseDocument:
-        law: Any = noise.name
-        return cls(law=law, scale=store("scale", np.asarray(noise.scale)))
-
-    def build(self, fetch: Fetch) -> Noise:
-        return LAWS[self.law](jnp.asarray(fetch(self.scale)))
-
-
-AnyQuery: TypeAlias = Annotated[MomentsDocument | CountsDocument | TruncatedSumDocument, Field(discriminator="kind")]
-QUERY_DOCUMENTS: dict[type[Query], type[MomentsDocument] | type[CountsDocument] | type[TruncatedSumDocument]] = {
-    Moments: MomentsDocument,
-    Counts: CountsDocument,
-    TruncatedSum: TruncatedSumDocument,
-}
-
-
-class AdditiveNoiseDocument(Part):
-    """Independent noise added to the total of a query."""
-
-    kind: Literal["additive_noise"] = "additive_noise"
-    query: AnyQuery
-    noise: NoiseDocument
-
-    @classmethod
-    def of(cls, mechanism: Mechanism, store: Store) -> AdditiveNoiseDocument:
-        assert isinstance(mechanism, AdditiveNoise)
-        document = QUERY_DOCUMENTS.get(type(mechanism.query))
-        if document is None or mechanism.noise.name not in LAWS:
-            raise ValueError(
-                f"A release with a {type(mechanism.query).__name__} query and {type(mechanism.noise).__name__} noise cannot be "
-                f"written: a document holds no code. Documents know the queries {_names(QUERY_DOCUMENTS)} and the laws "
-                f"{', '.join(LAWS)}."
-            )
-        return cls(query=document.of(mechanism.query), noise=NoiseDocument.of(mechanism.noise, store))
-
-    def build(self, fetch: Fetch) -> Mechanism:
-        return AdditiveNoise(self.query.build(), self.noise.build(fetch))
-
-
-class PrivateQuantileDocument(Part):
-    """A quantile chosen among public candidates by the exponential mechanism, with the count of records as utility."""
-
-    kind: Literal["private_quantile"] = "private_quantile"
-    column: str
-    probability: float = Field(ge=0, le=1)
-    candidates: Numbers
-    epsilon: float = Field(gt=0)
-    n: int = Field(ge=1)
-
-    @classmethod
-    def of(cls, mechanism: Mechanism, store: Store) -> PrivateQuantileDocument:
-        assert isinstance(mechanism, PrivateQuantile)
-        return cls(
-            column=mechanism.column,
-            probability=float(mechanism.probability),
-            candidates=store("candidates", np.asarray(mechanism.candidates)),
-            epsilon=float(mechanism.epsilon),
-            n=mechanism.n,
-        )
-
-    def build(self, fetch: Fetch) -> Mechanism:
-        return PrivateQuantile(
-            self.column, self.probability, candidates=fetch(self.candidates), epsilon=self.epsilon, n=self.n
-        )
-
-
-AnyMechanism: TypeAlias = Annotated[AdditiveNoiseDocument | PrivateQuantileDocument, Field(discriminator="kind")]
-MECHANISM_DOCUMENTS: dict[type[Mechanism], type[AdditiveNoiseDocument] | type[PrivateQuantileDocument]] = {
-    AdditiveNoise: AdditiveNoiseDocument,
-    PrivateQuantile: PrivateQuantileDocument,
-}
 
 
 class SensitivityDocument(Part):
@@ -330,7 +152,9 @@ def read_document(document: ReleaseDocument, fetch: Fetch) -> Release:
         )
     measurements = []
     for number, part in enumerate(document.measurements, start=1):
-        measurement = Measurement(mechanism=part.mechanism.build(fetch), value=fetch(part.values), name=part.name)
+        measurement = Measurement(
+            mechanism=part.mechanism.build(fetch), value=part.mechanism.shaped(fetch(part.values)), name=part.name
+        )
         what = f"measurement {part.name or number}"
         _compare_sensitivity(what, part.sensitivity, measurement, document.neighbours)
         _compare_privacy(what, read_privacy(part.privacy), [measurement.mechanism], document.neighbours)
@@ -350,7 +174,7 @@ def _write_measurement(measurement: Measurement, neighbours: Neighbours, store: 
     if document is None:
         raise ValueError(
             f"A release made by a {type(measurement.mechanism).__name__} mechanism cannot be written: a document holds no "
-            f"code. Documents know the mechanisms {_names(MECHANISM_DOCUMENTS)}."
+            f"code. Documents know the mechanisms {names_of(MECHANISM_DOCUMENTS)}."
         )
     mechanism = document.of(measurement.mechanism, store)
     query, noise, sensitivity = measurement.query, measurement.noise, None
@@ -361,7 +185,7 @@ def _write_measurement(measurement: Measurement, neighbours: Neighbours, store: 
         mechanism=mechanism,
         sensitivity=sensitivity,
         privacy=write_privacy(measurement.mechanism.privacy(neighbours)),
-        values=store("values", np.atleast_1d(np.asarray(measurement.value))),
+        values=store("values", np.ravel(np.asarray(measurement.value))),
     )
 
 
@@ -398,10 +222,6 @@ def _compare_privacy(
 
 def _warn(message: str) -> None:
     warnings.warn(message, UserWarning, stacklevel=5)
-
-
-def _names(documents: dict[type, type]) -> str:
-    return ", ".join(known.__name__ for known in documents)
 
 
 if __name__ == "__main__":

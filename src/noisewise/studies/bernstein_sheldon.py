@@ -6,7 +6,8 @@ distribution of U, 1c the squared maximum mean discrepancy (standard normal kern
 
 The paper does not print its priors: ours are Beta(1, 1), Dirichlet(1, 1, 1) and Gamma(4, 1). Its exponential model takes the bounds that
 keep the middle 95% of the records from the *true* rate, which no data holder may do; ``bounds="fixed"`` takes them from the
-prior mean rate. The sensitivity is 1 for the binomial, 2 for the multinomial (the paper's 1 is too small) and the upper bound for the exponential model.
+prior mean rate. The sensitivity is 1 for the binomial, 2 for the multinomial (the paper's 1 is too small) and the upper
+bound for the exponential model.
 For the multinomial model the first category is looked at. Naive totals outside what is possible are moved to the nearest possible one.
 
 All trials of a cell run side by side in one compiled program, in which n, the noise scale and the bounds are data.
@@ -100,7 +101,7 @@ def calibration(
     trials: int = 200,
     draws: int = 5000,
     tune: int = 2000,
-    moves: int = 0,
+    moves: int = 2,
     bounds: Bounds = "true",
     clt: Clt = "joint",
     random_seed: int = 0,
