@@ -29,8 +29,12 @@ _NAMES = {
     "ConvergenceWarning": "noisewise.result",
     "Measurement": "noisewise.release.document",
     "Release": "noisewise.release.document",
+    "combine": "noisewise.imputation",
     "explain": "noisewise.inference",
+    "impute": "noisewise.imputation",
+    "mle": "noisewise.likelihood",
     "naive": "noisewise.comparison",
+    "price": "noisewise.pricing",
     "publish": "noisewise.release.publish",
     "sample": "noisewise.inference",
 }
@@ -41,8 +45,12 @@ if TYPE_CHECKING:
     from noisewise import models as models
     from noisewise import private as private
     from noisewise.comparison import naive as naive
+    from noisewise.imputation import combine as combine
+    from noisewise.imputation import impute as impute
     from noisewise.inference import explain as explain
     from noisewise.inference import sample as sample
+    from noisewise.likelihood import mle as mle
+    from noisewise.pricing import price as price
     from noisewise.release import mechanisms as mechanisms
     from noisewise.release import noise as noise
     from noisewise.release import queries as queries
