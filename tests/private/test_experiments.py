@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import noisewise as nw
-from noisewise.private import HMC, Barker, Budget, MinibatchPenalty, Penalty, experiments, plan, sample, targets, tune
+from noisewise.private import HMC, Budget, MinibatchPenalty, Penalty, experiments, plan, sample, targets, tune
 
 
 def test_table_5_1_is_in_the_library_with_every_tuned_sampler():
@@ -79,7 +79,7 @@ def test_discrepancy_is_the_u_statistic_by_brute_force_and_tells_samples_apart()
 
 
 def test_figure_6_1_the_tight_accountant_always_allows_the_most():
-    counts = experiments.figure_6_1(epsilons=(1.0, 4.0))["iterations"]
+    counts = experiments.figure_6_1(epsilons=(1.0, 2.0))["iterations"]
     for algorithm, tight in (("dpps", "tight"), ("hmc", "tight"), ("mdpps", "pld_without_replacement")):
         best = counts.sel(accountant=f"{algorithm}: {tight}")
         others = counts.sel(
@@ -87,7 +87,7 @@ def test_figure_6_1_the_tight_accountant_always_allows_the_most():
         )
         assert bool((best >= others).all())
     assert bool((counts.sel(accountant="dpps: tight") > counts.sel(accountant="dpps: zcdp")).all())
-    assert bool((counts.sel(epsilon=4.0) > counts.sel(epsilon=1.0)).all())
+    assert bool((counts.sel(epsilon=2.0) > counts.sel(epsilon=1.0)).all())
 
 
 def test_a_comparison_fills_every_cell_and_draws_its_figure(monkeypatch, tmp_path):
@@ -110,9 +110,7 @@ TARGET = targets.Gaussian(covariance=[[1.0, 0.5], [0.5, 1.0]], prior_variance=10
 SYNTHETIC = {"x": np.random.default_rng(1).multivariate_normal([0, 0], [[1, 0.5], [0.5, 1]], 1000)}
 
 
-@pytest.mark.parametrize(
-    "method", [Penalty(), Penalty(components="guided"), HMC(leapfrog=3), MinibatchPenalty(batch=100), Barker(batch=100)]
-)
+@pytest.mark.parametrize("method", [Penalty(components="guided"), HMC(leapfrog=3), MinibatchPenalty(batch=100)])
 def test_tuning_fills_what_is_missing_from_synthetic_records_alone(method):
     tuned = tune(TARGET, method, SYNTHETIC, n=4000, clipped=0.05)
     assert 0.04 < tuned.clip_fraction < 0.06
@@ -125,7 +123,7 @@ def test_tuning_fills_what_is_missing_from_synthetic_records_alone(method):
 def test_a_tuned_run_on_other_records_has_the_noise_and_the_clipping_it_was_tuned_for():
     tuned = tune(TARGET, Penalty(), SYNTHETIC, n=4000)
     records = {"x": np.random.default_rng(2).multivariate_normal([0, 0], [[1, 0.5], [0.5, 1]], 4000)}
-    made = plan(tuned.method, Budget(200.0, 1e-5), n=4000, iterations=300)
+    made = plan(tuned.method, Budget(200.0, 1e-5), n=4000, iterations=200)
     stats = sample(TARGET, records, made, testing=True, random_seed=1)["sample_stats"]
     spread = float((stats["noisy_ratio"] - stats["exact_ratio"]).std())
     assert 0.6 * tuned.sigma < spread < 1.4 * tuned.sigma

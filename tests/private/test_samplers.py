@@ -20,7 +20,7 @@ from noisewise.private.penalty import Ratio, penalised, private_ratio
 from noisewise.private.records import Table, draw_batch, make_table
 from noisewise.private.sample import run, seeded_keys
 
-CHAINS, SMALLEST = 400, 1e-4
+CHAINS, SMALLEST = 300, 1e-4
 RNG = np.random.default_rng(20)
 
 
@@ -51,7 +51,6 @@ EXACT = {
     "all": Penalty(0.03, clip=25.0, proposal=0.12),
     "one": Penalty(0.03, clip=25.0, proposal=[0.2, 0.25], components="one"),
     "guided": Penalty(0.03, clip=25.0, proposal=0.2, components="guided"),
-    "hmc": HMC(0.01, gradient_noise=0.02, clip=25.0, gradient_clip=25.0, step=0.08, leapfrog=3, jitter=0.3),
     "hmc dense": HMC(
         0.01,
         gradient_noise=0.02,
@@ -62,7 +61,7 @@ EXACT = {
         mass=[[60.0, 15.0], [15.0, 40.0]],
     ),
     "hmc, gradients nearly all clipped": HMC(
-        0.01, gradient_noise=0.05, clip=25.0, gradient_clip=0.3, step=0.08, leapfrog=3, mass=[1.0, 2.0]
+        0.01, gradient_noise=0.05, clip=25.0, gradient_clip=0.3, step=0.08, leapfrog=3, mass=[1.0, 2.0], jitter=0.3
     ),
 }
 
@@ -114,8 +113,7 @@ def straight(n=2000, temper=0.04):
 
 
 BATCHED = {
-    "minibatch": MinibatchPenalty(0.02, batch=100, clip=6.0, proposal=0.08),
-    "minibatch guided": MinibatchPenalty(0.02, batch=100, clip=6.0, proposal=0.08, components="guided"),
+    "minibatch": MinibatchPenalty(0.02, batch=100, clip=6.0, proposal=0.08, components="guided"),
     "barker": Barker(batch=100, proposal=0.03),
 }
 
@@ -200,11 +198,10 @@ def geweke(method, replicates=1000, n=15, sweeps=20):
     return min(stats.kstest(np.asarray(column), "norm").pvalue for column in final.T)
 
 
-@pytest.mark.parametrize("name", ["all", "guided", "hmc"])
+@pytest.mark.parametrize("name", ["all", "hmc"])
 def test_prior_records_kernel_leaves_the_prior(name):
     settings = {
         "all": Penalty(0.02, clip=20.0, proposal=0.3),
-        "guided": Penalty(0.02, clip=20.0, proposal=0.4, components="guided"),
         "hmc": HMC(0.02, gradient_noise=0.05, clip=20.0, gradient_clip=3.0, step=0.1, leapfrog=3),
     }
     assert geweke(settings[name]) > SMALLEST
