@@ -139,8 +139,8 @@ def _noise(part: Mapping[str, Any], query: Query, neighbours: Neighbours, where:
         return _made(where, lambda: law(given["scale"]))
     if not given:
         raise ValueError(f"{where} needs scale, or a budget: epsilon (laplace), rho, or epsilon with delta (gaussian).")
-    calibrated: Any = law.calibrated  # type: ignore[attr-defined]
-    return _made(where, lambda: calibrated(query, neighbours=neighbours, **given))
+    calibrating: Any = law
+    return _made(where, lambda: calibrating.calibrated(query, neighbours=neighbours, **given))
 
 
 def _table(value: Any, where: str) -> dict[str, Any]:
