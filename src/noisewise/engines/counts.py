@@ -53,7 +53,7 @@ class Counts(Engine):
     >>> release = nw.Release([nw.Measurement(query, nw.noise.DiscreteLaplace(1.0), [7, 3])], n=10)
     >>> sampler = Counts().build(nw.models.Bernoulli(), release, None)
     >>> round(float(sampler.exact().means["p"]), 4)
-    0.3333
+    0.3334
     """
 
     name: ClassVar[str] = "counts"

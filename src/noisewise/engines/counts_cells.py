@@ -64,7 +64,7 @@ class Cells:
         """``log L_j(c)`` for rows of counts, one row for each of ``cells``."""
         total = np.zeros(counts.shape)
         for layer in self.layers:
-            noise = eqx.tree_at(lambda law: law.scale, layer.noise, layer.noise.scale[cells, None])
+            noise = eqx.tree_at(lambda law: law.scale, layer.noise, np.asarray(layer.noise.scale)[cells, None])
             total += np.asarray(_log_density(noise, layer.target[cells, None], layer.slope[cells, None], counts))
         return total
 
