@@ -27,33 +27,17 @@ MAY_IMPORT = {
     "report": _DRIVER,
     "commands": {*_DRIVER, "report", "studies", "calibration"},
 }
-"""What each room may import; a room may always import itself. Files at the top are one room each, named below."""
+"""What each room may import; a room may always import itself."""
 
-TOP = {
-    **dict.fromkeys(
-        (
-            "run",
-            "result",
-            "inference",
-            "comparison",
-            "imputation",
-            "likelihood",
-            "progress",
-            "checkpoint",
-            "compilation",
-        ),
-        "driver",
-    ),
-    **dict.fromkeys(("cli", "model_file", "query_file"), "commands"),
-    "typing": "typing",
-}
+TOP = {**dict.fromkeys(("cli", "model_file", "query_file"), "commands"), "typing": "typing"}
+"""The rooms of files at the top; all others there are the driver, what the analyst calls."""
 
 ONLY_IN = {
     "opendp": {"release"},
     "pydantic": {"release"},
     "pyarrow": {"release", "commands"},
     "dp_accounting": {"private"},
-    "matplotlib": {"report", "private"},
+    "matplotlib": {"report", "private", "direct", "calibration", "studies"},
     "typer": {"commands"},
     "rich": {"driver", "commands"},
     "arviz_stats": {"driver", "report", "calibration"},
@@ -73,7 +57,7 @@ def files() -> list[Path]:
 
 def room_of(parts: tuple[str, ...]) -> str:
     """The room of a module, given the parts of its name after ``noisewise``."""
-    return TOP.get(parts[0], parts[0])
+    return parts[0] if (SOURCE / parts[0]).is_dir() else TOP.get(parts[0], "driver")
 
 
 def imports(path: Path) -> list[tuple[str, ...]]:
