@@ -143,3 +143,24 @@ def test_missing_information_is_the_share_of_variance_that_complete_records_leav
     trace = Trace(posterior={"a": np.random.default_rng(3).normal(scale=2.0, size=(4, 5000))}, stats={}, predictive={})
     trace.within = {"a": np.asarray(1.0)}
     np.testing.assert_allclose(result.missing_information(trace)["a"], 0.25, rtol=0.03)
+
+
+def test_nothing_is_traced_again_for_a_new_seed_value_scale_or_length():
+    traced = []
+
+    class Counting(nw.models.Bernoulli):
+        def transform(self, theta, u):
+            traced.append("transform")
+            return super().transform(theta, u)
+
+    def run(release, **settings):
+        defaults = {"draws": 300, "tune": 20, "chains": 3, "random_seed": 1, "method": ENGINE, "progressbar": False}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", nw.ConvergenceWarning)
+            nw.sample(Counting(2, 1), release, **(defaults | settings))
+
+    run(release_of())
+    assert traced, "the counter does not count"
+    traced.clear()
+    run(release_of(value=1.7, scale=3.0), random_seed=2, draws=150, thin=2, tune=30)
+    assert traced == []
