@@ -3,6 +3,7 @@
 from noisewise.direct.bases import Base, CustomBase, Uniform
 from noisewise.direct.closed import discrete_window, normal_laplace
 from noisewise.direct.latent import latent_value, lognormal_discrete_laplace
+from noisewise.direct.plots import plot_draws, plot_step
 from noisewise.direct.samplers import log_target, sample, step_function
 from noisewise.direct.step import StepFunction
 from noisewise.direct.weights import (
@@ -30,6 +31,8 @@ __all__ = [
     "log_target",
     "lognormal_discrete_laplace",
     "normal_laplace",
+    "plot_draws",
+    "plot_step",
     "sample",
     "step_function",
 ]
