@@ -128,7 +128,7 @@ def explain(model: Model, release: Release, method: str | Engine = "auto") -> Ch
     >>> nw.explain(nw.models.NaiveBayes(classes=2, features=[2]), release).engine.exact
     True
     """
-    return choose(model, release, method)
+    return choose(model, release, method, ask_all=True)
 
 
 def _seed(random_seed: int | None, checkpoint: Path | None) -> int:

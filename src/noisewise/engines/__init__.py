@@ -2,6 +2,8 @@
 
 from noisewise.engines.augmentation import Augmentation
 from noisewise.engines.base import Draw, Engine, Exact, Sampler, Support
+from noisewise.engines.counts import Counts
+from noisewise.engines.fourier import Fourier
 from noisewise.engines.sufficient import Sufficient
 
-__all__ = ["Augmentation", "Draw", "Engine", "Exact", "Sampler", "Sufficient", "Support"]
+__all__ = ["Augmentation", "Counts", "Draw", "Engine", "Exact", "Fourier", "Sampler", "Sufficient", "Support"]

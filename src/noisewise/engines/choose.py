@@ -11,6 +11,8 @@ from noisewise.release.document import Release
 
 # in the order of preference: engines without Markov chains first; approximate engines are only ever named, never chosen
 _ENGINES = {
+    "counts": "noisewise.engines.counts:Counts",
+    "fourier": "noisewise.engines.fourier:Fourier",
     "augmentation": "noisewise.engines.augmentation:Augmentation",
     "sufficient": "noisewise.engines.sufficient:Sufficient",
 }
@@ -54,12 +56,12 @@ def engine_named(name: str) -> Engine:
     return engine
 
 
-def choose(model: Model, release: Release, method: str | Engine = "auto") -> Choice:
-    """The engine for a pair of model and release, or a ``ValueError`` that says why there is none."""
+def choose(model: Model, release: Release, method: str | Engine = "auto", *, ask_all: bool = False) -> Choice:
+    """The engine for a pair of model and release, or a ``ValueError`` that says why there is none.
+
+    Engines after the chosen one are asked only with ``ask_all``, for the table: an answer may cost a trial evaluation.
+    """
     check_pair(model, release)
-    candidates = tuple(
-        Candidate(engine, engine.supports(model, release)) for engine in (engine_named(name) for name in _ENGINES)
-    )
     if method != "auto":
         engine = method if isinstance(method, Engine) else engine_named(method)
         support = engine.supports(model, release)
@@ -68,16 +70,26 @@ def choose(model: Model, release: Release, method: str | Engine = "auto") -> Cho
                 f"The {engine.name} engine cannot do this model and release: {support.reason}. "
                 'Leave method="auto" to have an engine chosen, or see nw.explain(model, release).'
             )
-        others = tuple(c for c in candidates if c.engine.name != engine.name)
+        others = [_ask(name, model, release) for name in _ENGINES if ask_all and name != engine.name]
         return Choice(engine, f"{engine.name}: asked for by name.", (Candidate(engine, support), *others))
-    able = [candidate for candidate in candidates if candidate.support.ok and candidate.engine.exact]
-    if not able:
+    candidates: list[Candidate] = []
+    best = None
+    for name in _ENGINES:
+        if best is None or ask_all:
+            candidates.append(_ask(name, model, release))
+            if best is None and candidates[-1].support.ok and candidates[-1].engine.exact:
+                best = candidates[-1]
+    if best is None:
         reasons = "; ".join(f"{candidate.engine.name}: {candidate.support.reason}" for candidate in candidates)
         raise ValueError(f"No exact engine can do this model and release. {reasons}.")
-    best = able[0]
     passed = [f"{c.engine.name} cannot: {c.support.reason}" for c in candidates[: candidates.index(best)]]
     reason = ". ".join([f"{best.engine.name}: {best.support.reason}", *passed]) + "."
-    return Choice(best.engine, reason, candidates)
+    return Choice(best.engine, reason, tuple(candidates))
+
+
+def _ask(name: str, model: Model, release: Release) -> Candidate:
+    engine = engine_named(name)
+    return Candidate(engine, engine.supports(model, release))
 
 
 def check_pair(model: Model, release: Release) -> None:
