@@ -1,0 +1,229 @@
+"""Maximum likelihood against enumeration and quadrature, directly and by cloning."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import optimize, special, stats
+
+import noisewise as nw
+from noisewise.engines.counts_cells import Unsupported
+from noisewise.engines.exact_likelihood import exact_log_likelihood
+from noisewise.likelihood import Estimate
+from reference import enumeration
+
+ONES = nw.queries.Moments({"x": nw.Column(0, 1)}, [{"x": 1}])
+
+
+def bernoulli_release(value: float, scale: float, n: int = 20) -> nw.Release:
+    return nw.Release([nw.Measurement(ONES, nw.noise.Laplace(scale), [value])], n=n)
+
+
+def bernoulli_log_likelihood(p: float, value: float, scale: float, n: int = 20) -> float:
+    k = np.arange(n + 1)
+    return float(special.logsumexp(stats.binom.logpmf(k, n, p) + stats.laplace.logpdf(value - k, scale=scale)))
+
+
+def maximum(log_likelihood, low: float, high: float) -> tuple[float, float]:
+    """The argument of the maximum and the standard error from the second difference."""
+    at = float(
+        optimize.minimize_scalar(
+            lambda x: -log_likelihood(x), bounds=(low, high), method="bounded", options={"xatol": 1e-9}
+        ).x
+    )
+    h = 1e-3 * (high - low)
+    bend = (log_likelihood(at + h) - 2 * log_likelihood(at) + log_likelihood(at - h)) / h**2
+    return at, 1 / np.sqrt(-bend)
+
+
+def test_the_direct_maximum_of_a_bernoulli_release():
+    found = nw.mle(nw.models.Bernoulli(5, 1), bernoulli_release(7.3, 4.0))
+    at, error = maximum(lambda p: bernoulli_log_likelihood(p, 7.3, 4.0), 0.05, 0.95)
+    assert found.converged
+    assert found.method == "direct"
+    assert float(found.theta["p"]) == pytest.approx(at, abs=1e-6)
+    assert float(found.standard_errors["p"]) == pytest.approx(error, rel=1e-4)
+    assert found.log_likelihood == pytest.approx(bernoulli_log_likelihood(at, 7.3, 4.0), abs=1e-9)
+    assert "0.36134" in str(found)
+
+
+def test_a_maximum_at_the_edge_is_not_called_good():
+    with pytest.warns(nw.ConvergenceWarning, match="NOT an interior maximum"):
+        found = nw.mle(nw.models.Bernoulli(), bernoulli_release(-4.0, 4.0))
+    assert not found.converged
+    assert np.isnan(found.standard_errors["p"])
+
+
+def test_a_flat_likelihood_is_said_to_be_flat():
+    found = nw.mle(nw.models.Bernoulli(), bernoulli_release(9.0, 40.0))
+    assert "standard errors say little" in found.verdict
+
+
+def test_the_categorical_likelihood_sums_every_table():
+    query = nw.queries.Counts(levels={"x": 3}, tables=[("x",)])
+    value = np.array([4.2, -0.7, 3.1])
+    release = nw.Release([nw.Measurement(query, nw.noise.Laplace(1.3), [value])], n=6)
+    likelihood = exact_log_likelihood(nw.models.Categorical([1, 1, 1]), release)
+    p = np.array([0.5, 0.2, 0.3])
+    counts = enumeration.compositions(6, 3)
+    reference = special.logsumexp(
+        stats.multinomial.logpmf(counts, 6, p) + stats.laplace.logpdf(value - counts, scale=1.3).sum(axis=1)
+    )
+    assert float(likelihood({"p": jnp.asarray(p)})) == pytest.approx(reference, rel=1e-12)
+
+
+def test_the_naive_bayes_likelihood_sums_every_database():
+    query = nw.queries.Counts(levels={"y": 2, "x1": 2, "x2": 3}, tables=[("y", "x1"), ("y", "x2")])
+    first, second = np.array([[1.4, 0.2], [2.6, -1.0]]), np.array([[0.3, 1.1, 0.4], [1.9, -0.2, 1.0]])
+    release = nw.Release([nw.Measurement(query, nw.noise.Gaussian(0.9), [first, second])], n=3)
+    likelihood = exact_log_likelihood(nw.models.NaiveBayes(2, [2, 3]), release)
+    rng = np.random.default_rng(1)
+    theta = {
+        "class_probs": rng.dirichlet([1, 1]),
+        "feature_probs_1": rng.dirichlet([1, 1], 2),
+        "feature_probs_2": rng.dirichlet([1, 1, 1], 2),
+    }
+    terms = []
+    for records in itertools.product(itertools.product(range(2), range(2), range(3)), repeat=3):
+        one, two, log_mass = np.zeros((2, 2)), np.zeros((2, 3)), 0.0
+        for y, a, b in records:
+            one[y, a] += 1
+            two[y, b] += 1
+            log_mass += np.log(
+                theta["class_probs"][y] * theta["feature_probs_1"][y, a] * theta["feature_probs_2"][y, b]
+            )
+        noise = stats.norm.logpdf(first - one, scale=0.9).sum() + stats.norm.logpdf(second - two, scale=0.9).sum()
+        terms.append(log_mass + noise)
+    found = float(likelihood({name: jnp.asarray(value) for name, value in theta.items()}))
+    assert found == pytest.approx(special.logsumexp(terms), rel=1e-12)
+
+
+def test_the_direct_maximum_of_a_categorical_release():
+    query = nw.queries.Counts(levels={"x": 3}, tables=[("x",)])
+    value = np.array([14.2, 5.1, 11.6])
+    release = nw.Release([nw.Measurement(query, nw.noise.Laplace(2.0), [value])], n=30)
+    found = nw.mle(nw.models.Categorical([2, 1, 1]), release)
+    counts = enumeration.compositions(30, 3)
+    noise = stats.laplace.logpdf(value - counts, scale=2.0).sum(axis=1)
+
+    def log_likelihood(q):
+        return special.logsumexp(stats.multinomial.logpmf(counts, 30, [q[0], q[1], 1 - q[0] - q[1]]) + noise)
+
+    best = optimize.minimize(
+        lambda q: -log_likelihood(q), [0.4, 0.2], method="Nelder-Mead", options={"xatol": 1e-8, "fatol": 1e-12}
+    ).x
+    np.testing.assert_allclose(found.theta["p"], [*best, 1 - best.sum()], atol=1e-6)
+    h = 1e-3
+    steps = h * np.eye(2)
+    information = np.array(
+        [
+            [
+                -sum(a * b * log_likelihood(best + a * steps[i] + b * steps[j]) for a in (-1, 1) for b in (-1, 1))
+                / (4 * h**2)
+                for j in range(2)
+            ]
+            for i in range(2)
+        ]
+    )
+    np.testing.assert_allclose(found.covariance[:2, :2], np.linalg.inv(information), rtol=1e-3)
+    np.testing.assert_allclose(found.covariance.sum(axis=0), 0.0, atol=1e-12)
+
+
+# cloning -----------------------------------------------------------------------------------------------------------------
+
+NORMAL_SUMS = nw.queries.Moments({"x": nw.Column(-2, 3)}, [{"x": 1}])
+NORMAL_N, NORMAL_VALUE, NORMAL_SCALE, NORMAL_SD = 2, 2.4, 1.5, 1.2
+
+
+def normal_release(query=NORMAL_SUMS) -> nw.Release:
+    return nw.Release([nw.Measurement(query, nw.noise.Laplace(NORMAL_SCALE), [NORMAL_VALUE])], n=NORMAL_N)
+
+
+def normal_log_likelihood(mean: float) -> float:
+    """Two records clamped to [-2, 3], summed: atoms at the bounds and quadrature between."""
+    nodes, weights = enumeration.clamped_nodes(-2, 3, (-0.6, 0.0, 1.2), 80)
+    values = np.concatenate([[-2.0], nodes, [3.0]])
+    mass = np.concatenate(
+        [
+            [stats.norm.cdf(-2, mean, NORMAL_SD)],
+            stats.norm.pdf(nodes, mean, NORMAL_SD) * weights,
+            [stats.norm.sf(3, mean, NORMAL_SD)],
+        ]
+    )
+    noise = stats.laplace.pdf(NORMAL_VALUE - values[:, None] - values, scale=NORMAL_SCALE)
+    return float(np.log(mass @ noise @ mass))
+
+
+def by_cloning(model, release, **how) -> Estimate:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", nw.ConvergenceWarning)
+        return nw.mle(model, release, method="cloning", random_seed=2, progressbar=False, **how)
+
+
+def off(found: Estimate, name: str, at: float, error: float) -> tuple[float, float]:
+    """How many Monte-Carlo errors the estimate and its standard error are from the reference."""
+    return (
+        abs(float(found.theta[name]) - at) / float(found.monte_carlo_errors[name]),
+        abs(float(found.standard_errors[name]) - error) / float(found.standard_error_errors[name]),
+    )
+
+
+def test_cloning_finds_the_maximum_of_a_bernoulli_release_whatever_the_prior():
+    at, error = maximum(lambda p: bernoulli_log_likelihood(p, 7.3, 4.0), 0.05, 0.95)
+    found = by_cloning(nw.models.Bernoulli(2, 3), bernoulli_release(7.3, 4.0))
+    assert found.converged, found.verdict
+    assert max(off(found, "p", at, error)) < 4
+    assert float(found.monte_carlo_errors["p"]) < 0.02 * error
+    another = by_cloning(nw.models.Bernoulli(4, 1), bernoulli_release(7.3, 4.0))
+    assert another.converged, another.verdict
+    assert max(off(another, "p", at, error)) < 4
+    # the same program refuses a release whose likelihood has its maximum at the edge
+    edge = by_cloning(nw.models.Bernoulli(2, 3), bernoulli_release(-4.0, 4.0))
+    assert not edge.converged
+    assert "edge of the parameter space" in edge.verdict
+
+
+def test_cloning_finds_the_maximum_of_a_clamped_normal_release():
+    at, error = maximum(normal_log_likelihood, -1.0, 4.0)
+    found = by_cloning(nw.models.Normal((0, 2), sd=NORMAL_SD), normal_release(), clones=64)
+    assert found.converged, found.verdict
+    assert max(off(found, "mean", at, error)) < 4
+    # a likelihood that forgets the clamping is seen to have another maximum
+    wide = NORMAL_VALUE / NORMAL_N
+    assert off(found, "mean", wide, error)[0] > 4
+
+
+def test_too_short_a_run_is_not_called_good():
+    found = by_cloning(nw.models.Bernoulli(2, 3), bernoulli_release(7.3, 4.0), draws=20, tune=5, target_ess=1)
+    assert not found.converged
+
+
+def test_what_cannot_be_estimated_is_refused():
+    counted = nw.queries.Moments({"x": nw.Column(0, 1)}, [{}, {"x": 1}])
+    unknown = nw.Release(
+        [nw.Measurement(counted, nw.noise.Laplace(1.0), [9.0, 4.0])], n=None, neighbours="add_remove_one"
+    )
+    with pytest.raises(ValueError, match="known number of records"):
+        nw.mle(nw.models.UnknownSize(nw.models.Bernoulli(), upper=20), unknown)
+    with pytest.raises(ValueError, match="multiple of 4"):
+        nw.mle(nw.models.Normal(), normal_release(), clones=10)
+    with pytest.raises(ValueError, match="no direct likelihood"):
+        nw.mle(nw.models.Normal(), normal_release(), method="direct")
+    with pytest.raises(ValueError, match="method must be"):
+        nw.mle(nw.models.Normal(), normal_release(), method="em")
+    with pytest.raises(Unsupported, match="not a model of counts"):
+        exact_log_likelihood(nw.models.Normal(), normal_release())
+
+
+def test_gradients_are_finite_where_counts_are_impossible():
+    """Integer noise gives half-way counts no mass at all; derivatives of the sum stay numbers."""
+    query = nw.queries.Counts(levels={"x": 2}, tables=[("x",)])
+    release = nw.Release([nw.Measurement(query, nw.noise.DiscreteLaplace(0.001), [[3, 2]])], n=5)
+    likelihood = exact_log_likelihood(nw.models.Categorical([1, 1]), release)
+    slope = jax.grad(lambda q: likelihood({"p": jnp.stack([q, 1 - q])}))(0.4)
+    assert float(slope) == pytest.approx(3 / 0.4 - 2 / 0.6)
