@@ -1,4 +1,6 @@
-"""Iterations per second of the private samplers, as ratios measured in one run: ``python benchmarks/private_speed.py [--quick]``.
+"""Iterations per second of the private samplers, as ratios measured in one run.
+
+``python benchmarks/private_speed.py [--quick] [--records N ...] [--columns D ...]``
 
 Alternatives, same step, same records: a straightforward NumPy implementation (log likelihoods at both ends, clip, sum), and JAX with every
 operation dispatched on its own. Each figure is the best of several repeats; on a busy machine only the ratios mean much.
@@ -165,9 +167,12 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
+    parser.add_argument("--records", type=int, nargs="*", default=[100_000, 200_000])
+    parser.add_argument("--columns", type=int, nargs="*", default=[2, 10, 30])
+    chosen = parser.parse_args()
+    quick = chosen.quick
     repeats, steps = (2, 4) if quick else (5, 16)
-    cases = [(20_000, 2)] if quick else [(n, d) for d in (2, 10, 30) for n in (100_000, 200_000)]
+    cases = [(20_000, 2)] if quick else [(n, d) for d in chosen.columns for n in chosen.records]
     print(
         "| sampler | n | d | iterations/s | ns per record | x NumPy | x un-fused JAX |\n|---|---|---|---|---|---|---|"
     )

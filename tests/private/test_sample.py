@@ -14,7 +14,7 @@ from scipy.special import expit
 import noisewise as nw
 from noisewise.private import HMC, Barker, Budget, MinibatchPenalty, Penalty, Stream, oneshot, plan, sample, targets
 from noisewise.private.accounting import gaussian_delta
-from noisewise.private.ledger import GaussianStep, spent_delta
+from noisewise.private.ledger import GaussianStep, repeated, spent_delta
 from noisewise.private.records import Table, make_table
 from noisewise.private.sample import os_keys, run, seeded_keys
 
@@ -43,7 +43,8 @@ def test_what_leaves_is_the_draws_the_decisions_seen_in_them_and_the_guarantee(t
     draws, accepted = tree["posterior"]["theta"].values[..., 0], tree["sample_stats"]["accepted"].values
     assert np.array_equal(np.diff(draws, axis=1) != 0, accepted[:, 1:])
     wanted = {"inference_library", "inference_library_version", "created_at", "noisewise_method"}
-    wanted |= {"epsilon", "delta", "neighbours", "accountant", "epsilon_spent"}
+    assert tree.attrs["noisewise_exact"] == 0
+    wanted |= {"noisewise_reason", "epsilon", "delta", "neighbours", "accountant", "epsilon_spent"}
     assert wanted <= set(tree.attrs)
     assert "random_seed" not in tree.attrs
     assert tree.attrs["epsilon_spent"] <= tree.attrs["epsilon"]
@@ -131,7 +132,7 @@ def test_a_plan_finds_the_noise_for_a_number_of_iterations(method):
             step=0.05,
             leapfrog=3,
         )
-    assert spent_delta(plan(less, budget(30.0), n=N, iterations=25).steps(), 1.0, made.accountant) > 1e-5
+    assert spent_delta(repeated(less.steps(N), 25), 1.0, made.accountant) > 1e-5
     assert f"{made.iterations} iterations" in made.describe()
     assert promise.spent_epsilon() == 0
 
@@ -390,6 +391,7 @@ def test_where_the_model_gives_the_bound_no_ratio_is_clipped():
     tree = sample(target, records_for(kind), made, testing=True, random_seed=1)
     assert float(tree["sample_stats"]["clip_fraction"].max()) == 0
     assert set(tree["posterior"].data_vars) == {"beta"}
+    assert tree.attrs["noisewise_exact"] == 1
 
 
 def test_a_library_model_is_a_target():

@@ -20,7 +20,9 @@ import xarray as xr
 from jaxtyping import Array, Float, Int, UInt32
 
 import noisewise
+from noisewise.private.barker import Barker
 from noisewise.private.ledger import describe
+from noisewise.private.minibatch import MinibatchPenalty
 from noisewise.private.plan import Method, Plan
 from noisewise.private.records import Stream, Table, make_table
 from noisewise.private.targets import Target, as_target
@@ -229,6 +231,7 @@ def results(
         "created_at": datetime.now(UTC).isoformat(),
         "noisewise_method": plan.method.name,
         "discarded_draws": discarded,
+        **honesty(target, plan),
     }
     if seed is not None:
         tree.attrs["random_seed"] = seed
@@ -238,6 +241,16 @@ def results(
 def labelled(name: str, value: Any) -> tuple[tuple[str, ...], np.ndarray]:
     """A variable of shape (chain, draw, ...) with its dimensions named."""
     return ("chain", "draw", *(f"{name}_dim_{axis}" for axis in range(value.ndim - 2))), np.asarray(value)
+
+
+def honesty(target: Target, plan: Plan) -> dict[str, Any]:
+    """Whether the draws' invariant law is the posterior itself, and why (or why not)."""
+    if isinstance(plan.method, MinibatchPenalty | Barker):
+        return {"noisewise_exact": 0, "noisewise_reason": "the error of a batch is taken to be normal"}
+    clip, bound = getattr(plan.method, "clip", None), target.lipschitz
+    if bound is not None and (clip is None or float(clip) >= float(bound)):
+        return {"noisewise_exact": 1, "noisewise_reason": "all records, and no ratio can meet the clip bound"}
+    return {"noisewise_exact": 0, "noisewise_reason": "ratios are clipped per record, and how often is not public"}
 
 
 def guarantee(plan: Plan) -> dict[str, Any]:
