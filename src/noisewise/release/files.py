@@ -13,17 +13,17 @@ import numpy as np
 import pydantic
 
 from noisewise.release.document import Release
-from noisewise.release.noise import LAWS
-from noisewise.release.schema import (
-    FORMAT,
+from noisewise.release.mechanism_documents import (
+    HOLDING_CODE,
     MECHANISM_DOCUMENTS,
     QUERY_DOCUMENTS,
-    VERSION,
     ArrayFile,
-    ReleaseDocument,
-    read_document,
-    write_document,
+    RandomisedResponseDocument,
+    RecordsDocument,
 )
+from noisewise.release.mechanisms.refused import REASONS
+from noisewise.release.noise import LAWS
+from noisewise.release.schema import FORMAT, VERSION, ReleaseDocument, read_document, write_document
 
 Encoding = Literal["npy", "parquet"]
 
@@ -88,19 +88,30 @@ def _check_known(raw: Any) -> None:
     if raw.get("postprocessing"):
         raise ValueError(
             f"Its values were post-processed ({raw['postprocessing']}); supported are values as the mechanism made them, "
-            "without rounding, truncation or consistency. Ask for those."
+            "without rounding, truncation or consistency. Ask for those, or, where every number was rounded or clipped alone, "
+            "for a document with the mechanism censored_noise."
         )
-    kinds = {document.model_fields["kind"].default for document in QUERY_DOCUMENTS.values()}
+    kinds = {document.model_fields["kind"].default for document in (*QUERY_DOCUMENTS.values(), RecordsDocument)}
     mechanisms = {document.model_fields["kind"].default for document in MECHANISM_DOCUMENTS.values()}
+    laws = {*LAWS, RandomisedResponseDocument.model_fields["law"].default}
     for number, part in enumerate(_list(raw.get("measurements")), start=1):
         mechanism = _dict(_dict(part).get("mechanism"))
         _check_name(number, "mechanism", mechanism.get("kind"), mechanisms)
         _check_name(number, "query", _dict(mechanism.get("query")).get("kind"), kinds)
-        _check_name(number, "noise law", _dict(mechanism.get("noise")).get("law"), set(LAWS))
+        _check_name(number, "noise law", _dict(mechanism.get("noise")).get("law"), laws)
 
 
 def _check_name(number: int, what: str, found: Any, known: set[str]) -> None:
-    if isinstance(found, str) and found not in known:
+    if not isinstance(found, str):
+        return
+    if found in REASONS:
+        raise ValueError(f"Measurement {number} has the {what} {found!r}, which cannot be analysed: {REASONS[found]}.")
+    if found in HOLDING_CODE:
+        raise ValueError(
+            f"Measurement {number} has the {what} {found!r}, part of which is a function, and a document holds no code; "
+            "write the release down in Python, with nw.mechanisms."
+        )
+    if found not in known:
         raise ValueError(f"Measurement {number} has the {what} {found!r}; supported: {', '.join(sorted(known))}.")
 
 
