@@ -17,6 +17,7 @@ happens nevertheless is refused with a sentence.
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from typing import Any
 
@@ -37,6 +38,7 @@ from noisewise.typing import Key
 METHODS = ("customised", "basic", "exact", "strips")
 ROUNDS = 1000
 BASIC_ATTEMPTS = 10_000
+COARSE = 0.1
 _SPARE_KNOTS = 32
 _CHUNK = 256
 _CHUNK_DRAWS = 2**20
@@ -51,7 +53,7 @@ def sample(
     size: int | tuple[int, ...],
     *,
     released: Any = None,
-    method: str = "customised",
+    method: str = "exact",
     knots: int = 100,
 ) -> Array:
     r"""Draw from the density proportional to ``weight(x) base(x)``, or the noise behind a released value.
@@ -69,7 +71,9 @@ def sample(
     >>> noise.shape, bool(jnp.all(noise < jnp.array([-5, 0, 100])))      # the latent value is positive
     ((1000, 3), True)
 
-    Raises ``ValueError`` for values that are not finite, an unknown method, and for targets out of a method's reach.
+    The customised method warns where its computed total-variation bound is above ``COARSE``: 100 knots are too few for a
+    target whose P(A_u) falls gradually over hundreds of units of log u. Raises ``ValueError`` for values that are not finite,
+    an unknown method, and for targets out of a method's reach.
     """
     shape = (size,) if isinstance(size, int) else tuple(size)
     if any(int(length) != length or length < 0 for length in shape):
@@ -80,8 +84,9 @@ def sample(
         raise ValueError(f"method {method!r} is not known. Use one of {', '.join(METHODS)}.")
     targets, batch = batch_of_targets(weight, base, released, knots)
     count = int(np.prod(shape))
-    draws, reached = _draw_batch(key, targets, method, count, knots)
+    draws, reached, bound = _draw_batch(key, targets, method, count, knots)
     _refuse_unreached(reached, method, knots)
+    _warn_of_coarse_steps(bound, knots)
     return jnp.moveaxis(draws, 0, -1).reshape(*shape, *batch)
 
 
@@ -148,6 +153,16 @@ def _refuse_unreached(reached: Array, method: str, knots: int) -> None:
     )
 
 
+def _warn_of_coarse_steps(bound: Array, knots: int) -> None:
+    if isinstance(bound, jax.core.Tracer) or not bool(jnp.any(bound > COARSE)):
+        return
+    warnings.warn(
+        f"The step function of {knots} knots is too coarse for {int(jnp.sum(bound > COARSE))} of {bound.size} targets: their draws "
+        f"may be off by up to {float(jnp.max(bound)):.2g} in total variation. Use method='exact', or more knots.",
+        stacklevel=3,
+    )
+
+
 def by_chunks(function: Any, count: int, *arrays: Any) -> Any:
     """``vmap(function)`` over the leading axis, in chunks that stay in cache."""
     length = jax.tree.leaves(arrays)[0].shape[0]
@@ -171,29 +186,30 @@ def _step_batch(targets: Target, knots: int) -> StepFunction:
 
 
 @eqx.filter_jit
-def _draw_batch(key: Key, targets: Target, method: str, count: int, knots: int) -> tuple[Array, Array]:
+def _draw_batch(key: Key, targets: Target, method: str, count: int, knots: int) -> tuple[Array, Array, Array]:
     length = jax.tree.leaves(targets)[0].shape[0]
     draw = partial(draw_one, method=method, count=count, knots=knots)
     return by_chunks(draw, count, jax.random.split(key, length), targets)
 
 
-def draw_one(key: Key, target: Target, method: str, count: int, knots: int) -> tuple[Array, Array]:
-    """``count`` draws of one target and whether each of them was reached; NaN where not."""
-    target = target.resolved()
+def draw_one(key: Key, target: Target, method: str, count: int, knots: int) -> tuple[Array, Array, Array]:
+    """``count`` draws of one target, whether each was reached (NaN where not), and the computed bound on their error."""
+    target, exact = target.resolved(), jnp.asarray(0.0)
     if method == "strips":
-        return draw_from_strips(key, target, build_strips(target, knots), count, ROUNDS)
+        return *draw_from_strips(key, target, build_strips(target, knots), count, ROUNDS), exact
     if method == "basic":
-        return _basic(key, target, count, knots)
+        return *_basic(key, target, count, knots), exact
     if method == "exact":
         closed = closed_form(target)
         if closed is not None:
             draws = closed(jax.random.uniform(key, (UNIFORMS, count), dtype=float))
-            return draws, jnp.isfinite(draws)
-        return _exact(key, target, count, knots)
+            return draws, jnp.isfinite(draws), exact
+        return *_exact(key, target, count, knots), exact
     uniforms = jax.random.uniform(key, (4, count), dtype=float)
-    log_u, _ = place_knots(target, knots).draw(uniforms[0], uniforms[1])
+    step = place_knots(target, knots)
+    log_u, _ = step.draw(uniforms[0], uniforms[1])
     draws = target.base.truncated((uniforms[2], uniforms[3]), *target.interval(log_u))
-    return draws, jnp.isfinite(draws)
+    return draws, jnp.isfinite(draws), step.bound
 
 
 def _exact(key: Key, target: Target, count: int, knots: int) -> tuple[Array, Array]:
