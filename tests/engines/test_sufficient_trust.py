@@ -1,0 +1,40 @@
+"""The diagnostic trusts large tables and flags the bad corner: few records, rare cells, heavy cutting."""
+
+import pytest
+from scipy import integrate, stats
+
+import noisewise as nw
+from noisewise.engines.trust import check_normality
+
+
+def counts(values, n, scale=2.0):
+    query = nw.queries.Moments({"x": nw.Column(0, 1)}, [{"x": 1}])
+    return nw.Release([nw.Measurement(query, nw.noise.Laplace(scale), [values])], n=n)
+
+
+def test_the_edgeworth_constant_is_the_integral():
+    from noisewise.engines.trust import _ABSOLUTE_CUBIC
+
+    found = 2 * sum(
+        abs(integrate.quad(lambda z: (z**3 - 3 * z) * stats.norm.pdf(z), *part)[0])
+        for part in ((0, 3**0.5), (3**0.5, 30))
+    )
+    assert pytest.approx(found, rel=1e-10) == _ABSOLUTE_CUBIC
+
+
+@pytest.mark.parametrize(
+    ("value", "n", "scale", "ok"),
+    [(300_012.0, 10**6, 2.0, True), (3.1, 10**6, 0.2, False), (0.6, 20, 0.5, False), (20.0, 100, 100.0, True)],
+)
+def test_few_records_and_rare_events_are_flagged_unless_noise_hides_them(value, n, scale, ok):
+    found = check_normality(nw.models.Bernoulli(), counts(value, n, scale), compare=False)
+    assert found.ok is ok
+    assert ("trusted" in str(found)) is ok
+
+
+def test_heavy_cutting_is_flagged():
+    query = nw.queries.TruncatedSum("x", 0.0, 0.1)
+    release = nw.Release([nw.Measurement(query, nw.noise.Laplace(5.0), [1200.0])], n=100_000)
+    found = check_normality(nw.models.Exponential(4, 1), release, compare=False)
+    assert not found.ok
+    assert any("outside the bounds of 'x'" in doubt for doubt in found.doubts)
