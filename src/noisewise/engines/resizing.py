@@ -119,7 +119,9 @@ class ResizingKernel(Kernel):
         step_key, size_key = jax.random.split(key)
         state, info = self.inner.step(step_key, state)
         state = self._resize(size_key, state)
-        return state, info
+        total = self.release.statistics(state.records).T @ state.records[INCLUDED]
+        # theta given the whole pool varies less than given the table, so the inner kernel's share is left out
+        return state, Info({**info.stats, "noise_lp": self.release.log_density(total)}, {})
 
     def adapt(self, state: State, info: Info) -> State:
         return self.inner.adapt(state, info)
