@@ -23,8 +23,8 @@ def test_draws_do_not_depend_on_the_number_of_chains_beside():
     same(two.posterior, {name: value[:2] for name, value in three.posterior.items()})
     same(two.predictive, {name: value[:2] for name, value in three.predictive.items()})
     assert len(np.unique(three.posterior["z"][:, -1, 0])) == 3
-    # XLA compiles other arithmetic for a single chain, which rounds differently
-    np.testing.assert_allclose(toy.run(chains=1).posterior["z"][0], three.posterior["z"][0], rtol=1e-9)
+    # a single chain runs beside a lane that is dropped
+    np.testing.assert_array_equal(toy.run(chains=1).posterior["z"][0], three.posterior["z"][0])
 
 
 @pytest.mark.parametrize(("seconds", "rows"), [(0.0, 1.0), (1e9, 256.0)])

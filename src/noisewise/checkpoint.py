@@ -7,11 +7,14 @@ and the settings is kept in it, and a checkpoint of another run is refused.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
 import re
+import types
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +26,46 @@ _VERSION = 1
 
 
 def fingerprint(*parts: Any) -> str:
-    """A digest of pytrees: their structure, static fields and the bytes of their arrays."""
+    """A digest of frozen objects: their classes, fields, the bytes of their arrays, and the code of their functions."""
     digest = hashlib.sha256()
     for part in parts:
-        leaves, structure = jax.tree.flatten(part)
-        # the address of a function says nothing about the function
-        digest.update(re.sub(r" at 0x[0-9a-f]+", "", str(structure)).encode())
-        for leaf in leaves:
-            array = np.asarray(leaf if not isinstance(leaf, str) else np.frombuffer(leaf.encode(), dtype=np.uint8))
-            digest.update(f"{array.dtype}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).tobytes())
+        for piece in _pieces(part):
+            digest.update(piece)
+            digest.update(b";")
     return digest.hexdigest()
+
+
+def _pieces(value: Any) -> Iterator[bytes]:
+    """What a value is made of, in an order that does not change."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield type(value).__qualname__.encode()
+        for each in dataclasses.fields(value):
+            yield each.name.encode()
+            yield from _pieces(getattr(value, each.name, None))
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield str(name).encode()
+            yield from _pieces(item)
+    elif isinstance(value, list | tuple):
+        yield f"{type(value).__name__}{len(value)}".encode()
+        for item in value:
+            yield from _pieces(item)
+    elif isinstance(value, types.FunctionType):
+        yield value.__qualname__.encode()
+        yield from _pieces(value.__code__)
+        yield from _pieces(value.__defaults__)
+        yield from _pieces([cell.cell_contents for cell in value.__closure__ or () if cell.cell_contents is not value])
+    elif isinstance(value, types.CodeType):
+        # names of variables and constants, but no line numbers: a moved function is the same function
+        yield value.co_code
+        yield repr(value.co_names).encode()
+        yield from _pieces(value.co_consts)
+    elif isinstance(value, np.ndarray | jax.Array | np.generic):
+        array = np.asarray(value)
+        yield f"{array.dtype}{array.shape}".encode()
+        yield np.ascontiguousarray(array).tobytes()
+    else:
+        yield re.sub(r" at 0x[0-9a-f]+", "", repr(value)).encode()
 
 
 def save(path: Path, meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import noisewise
 from noisewise import checkpoint as checkpoints
 from noisewise.compilation import use_compilation_cache
 from noisewise.engines.base import Engine, Sampler
@@ -102,8 +103,8 @@ def sample(
         trace = run_sampler(source, settings, seed)
         exact = source.exact()
     else:
-        starts = _starts(choice.engine, source, initvals, chains)
-        identity = checkpoints.fingerprint(model, release, choice.engine, _plain(initvals))
+        starts = _starts(choice.engine, source, model, initvals, chains)
+        identity = checkpoints.fingerprint(noisewise.__version__, model, release, choice.engine, _plain(initvals))
         trace = run_kernel(source, starts, settings, seed, identity=identity, effective=smallest_ess)
         exact = None
     return build_tree(
@@ -171,22 +172,29 @@ def _load_summaries() -> None:
     import xarray  # noqa: F401
 
 
-def _starts(engine: Engine, kernel: Kernel, initvals: Mapping[str, Any] | None, chains: int) -> Any:
+def _starts(engine: Engine, kernel: Kernel, model: Model, initvals: Mapping[str, Any] | None, chains: int) -> Any:
     """A function from chain keys to starting values: the engine's own, overridden by the given ones."""
     given = _plain(initvals)
 
     def starts(keys: Key) -> Theta:
         theta = _engine_starts(engine, kernel, keys)
+        chains_shape = {name: (chains, *value.shape[1:]) for name, value in theta.items()}
         for name, value in given.items():
             if name not in theta:
                 raise ValueError(f"initvals names {name!r}, but the model's parameters are {list(theta)}.")
-            shape = theta[name].shape
+            shape = chains_shape[name]
             if value.shape not in (shape, shape[1:]) or not np.all(np.isfinite(value)):
                 raise ValueError(
                     f"initvals[{name!r}] must be finite with shape {shape[1:]}, or {shape} for a value a chain; "
                     f"got shape {value.shape}."
                 )
-            theta[name] = jnp.broadcast_to(jnp.asarray(value), shape)
+            lanes = theta[name].shape[0]
+            theta[name] = jnp.resize(jnp.broadcast_to(jnp.asarray(value), shape), (lanes, *shape[1:]))
+        if given and model.has_log_prior and not np.all(np.isfinite(jax.vmap(model.log_prior)(theta))):
+            raise ValueError(
+                f"initvals give a starting value outside the support of the prior: {sorted(given)}. "
+                "Give values that the model allows."
+            )
         return theta
 
     return starts

@@ -47,6 +47,8 @@ class Verdict:
         figures = (
             f"largest R-hat {self.rhat:.3f}, smallest ESS {self.ess_bulk:,.0f} (bulk), {self.ess_tail:,.0f} (tail)"
         )
+        if np.isnan(self.rhat) and self.chains > 1:
+            return "NOT converged: some draws are not finite, nothing moved, or there are too few. Check the prior and the starting values."
         if self.converged:
             return f"Converged: {figures}."
         if self.chains < 2 or not np.isfinite(self.rhat):
@@ -65,7 +67,7 @@ def judge(posterior: dict[str, np.ndarray]) -> Verdict:
     ]
     moving = [column for column in columns if np.ptp(column) > 0]
     chains, draws = columns[0].shape
-    if not moving or draws < 4:
+    if not all(np.all(np.isfinite(column)) for column in columns) or not moving or draws < 4:
         return Verdict(float("nan"), 0.0, 0.0, chains)
     from arviz_stats.base import array_stats
 
@@ -160,6 +162,13 @@ def build_tree(
     tree.attrs.update(attrs)
     if not independent and not verdict.converged:
         warnings.warn(verdict.sentence, ConvergenceWarning, stacklevel=3)
+    if trace.short:
+        warnings.warn(
+            f"target_ess={settings.target_ess:g} was not reached within {trace.length:,} draws a chain "
+            f"(smallest ESS {verdict.ess_bulk:,.0f}). Raise draws or thin.",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
     return tree
 
 

@@ -35,6 +35,8 @@ _ROWS = 256
 _SECONDS_PER_CHUNK = 0.5
 _SAVE_SHARE = 0.05
 _MOST_EXTENSION = 100
+_LANES = 2
+"""One chain runs beside a second one that is dropped: a lane of its own is compiled to sums in another order."""
 
 START, INIT, TUNE, STEP, PREDICT = range(5)
 
@@ -57,9 +59,19 @@ class Settings:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
                 raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}.")
-        if self.target_ess is not None and not (np.isfinite(self.target_ess) and self.target_ess > 0):
+        number = isinstance(self.target_ess, int | float | np.number) and not isinstance(self.target_ess, bool)
+        if self.target_ess is not None and not (number and np.isfinite(self.target_ess) and self.target_ess > 0):
             raise ValueError(
                 f"target_ess must be positive; got {self.target_ess!r}. Leave it out to run a fixed length."
+            )
+        if self.keep_latent > self.draws * self.chains:
+            raise ValueError(
+                f"keep_latent={self.keep_latent} asks for more imputed databases than the {self.draws * self.chains} "
+                "draws of all chains; raise draws or keep fewer."
+            )
+        if self.checkpoint is not None and not self.checkpoint.parent.is_dir():
+            raise ValueError(
+                f"The folder of the checkpoint {self.checkpoint} does not exist; make it, or name another."
             )
 
 
@@ -74,6 +86,7 @@ class Trace:
     latent: dict[str, np.ndarray] = field(default_factory=dict)
     sampling_time: float = 0.0
     interrupted: bool = False
+    short: bool = False
     resumed: bool = False
 
     @property
@@ -109,7 +122,7 @@ def _draw_block(sampler: Sampler, keys: Key, first: Array) -> tuple[Any, ...]:
 
 def run_sampler(sampler: Sampler, settings: Settings, seed: int) -> Trace:
     """Independent draws, in blocks."""
-    keys = chain_keys(seed, settings.chains)
+    keys = chain_keys(seed, max(settings.chains, _LANES))
     blocks: list[tuple[Any, ...]] = []
     began = time.perf_counter()
     made = 0
@@ -117,11 +130,13 @@ def run_sampler(sampler: Sampler, settings: Settings, seed: int) -> Trace:
         Progress(settings.progressbar, "exact draws", settings.draws, settings.chains) as progress,
         _interrupts() as stop,
     ):
-        while made < settings.draws and not stop.is_set():
+        while not made or (made < settings.draws and not stop.is_set()):
             blocks.append(jax.tree.map(np.asarray, _draw_block(sampler, keys, jnp.asarray(made))))
             made += _ROWS
             progress.show(min(made, settings.draws), {}, None)
-    theta, stats, predictive = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1)[:, : settings.draws], *blocks)
+    theta, stats, predictive = jax.tree.map(
+        lambda *parts: np.concatenate(parts, axis=1)[: settings.chains, : settings.draws], *blocks
+    )
     elapsed = time.perf_counter() - began
     return Trace(theta, stats, predictive, sampling_time=elapsed, interrupted=made < settings.draws)
 
@@ -209,7 +224,7 @@ class _Run:
         self.seed = seed
         lasting = (settings.chains, settings.tune, settings.thin, settings.keep_latent)
         self.identity = checkpoints.fingerprint(identity, lasting, settings.draws if settings.keep_latent else 0)
-        self.keys = chain_keys(seed, settings.chains)
+        self.keys = chain_keys(seed, max(settings.chains, _LANES))
         self.states = _initial_states(kernel, self.keys, starts(self.keys))
         self._chunk_rows = 4.0
         if settings.checkpoint is not None and settings.checkpoint.exists():
@@ -281,16 +296,20 @@ class _Run:
         elapsed = time.perf_counter() - began
         self.seconds += elapsed
         self._chunk_rows = min(_ROWS, max(1.0, self._chunk_rows * min(4.0, _SECONDS_PER_CHUNK / max(elapsed, 1e-6))))
-        stats = {name: np.asarray(value[:, :count]) for name, value in stats.items()}
+        chains = self.settings.chains
+
+        def take(value: Array) -> np.ndarray:
+            return np.asarray(value)[:chains, :count]
+
+        stats = jax.tree.map(take, stats)
         if tuning:
             self.tuned += count
         else:
-            take: Callable[[Array], np.ndarray] = lambda value: np.asarray(value[:, :count])  # noqa: E731
             self.rows.append(
                 {"posterior": jax.tree.map(take, theta), "predictive": jax.tree.map(take, predictive), "stats": stats}
             )
             self.made += count
-            within = jax.tree.map(np.asarray, within)
+            within = jax.tree.map(lambda value: np.asarray(value)[:chains], within)
             self.within = within if self.within is None else jax.tree.map(np.add, self.within, within)
         return {name: float(np.mean(value)) for name, value in stats.items()}
 
@@ -331,6 +350,7 @@ def run_kernel(
     run = _Run(kernel, starts, settings, seed, identity)
     latent_at = _latent_draws(settings)
     saved_at, save_cost = time.perf_counter(), 0.0
+    short = False
 
     def save_if_due(*, force: bool = False) -> None:
         nonlocal saved_at, save_cost
@@ -348,10 +368,13 @@ def run_kernel(
         with Progress(settings.progressbar, "sampling", run.goal, settings.chains) as progress:
             while not stop.is_set() and run.tuned >= settings.tune:
                 if run.made >= run.goal:
-                    if settings.target_ess is None or run.made >= _MOST_EXTENSION * settings.draws:
+                    if settings.target_ess is None:
                         break
                     reached = effective(run.joined()["posterior"])
                     if reached >= settings.target_ess:
+                        break
+                    if run.made >= _MOST_EXTENSION * settings.draws:
+                        short = True
                         break
                     needed = run.made * settings.target_ess / max(reached, 1.0)
                     run.goal = int(min(max(needed * 1.1, run.made * 1.1), _MOST_EXTENSION * settings.draws)) + 1
@@ -359,7 +382,8 @@ def run_kernel(
                 pause = next((at for at in latent_at if at > run.made), run.goal)
                 stats = run.advance(min(run.goal, pause), tuning=False)
                 if run.made in latent_at and len(run.latent) <= latent_at.index(run.made):
-                    run.latent.append(jax.tree.map(np.asarray, jax.vmap(kernel.latent)(run.states)))
+                    imputed = jax.vmap(kernel.latent)(run.states)
+                    run.latent.append({name: np.asarray(value)[: settings.chains] for name, value in imputed.items()})
                 progress.show(run.made, stats, lambda: [block["posterior"] for block in run.rows])
                 save_if_due()
         save_if_due(force=True)
@@ -382,6 +406,7 @@ def run_kernel(
         latent=latent,
         sampling_time=run.seconds,
         interrupted=stop.is_set() and run.made < run.goal,
+        short=short,
         resumed=run.resumed,
     )
 

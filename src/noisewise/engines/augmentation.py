@@ -14,7 +14,7 @@ Metropolis move of theta it is their Algorithm 2. Checked by ``tests/kernels/tes
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import equinox as eqx
 import jax
@@ -29,7 +29,7 @@ from noisewise.kernels.exchange import exchange_sweep
 from noisewise.kernels.hamiltonian import hamiltonian
 from noisewise.kernels.interweave import Move, interweave
 from noisewise.kernels.records import RecordProposal, sweep
-from noisewise.kernels.walk import LogTarget, Walk, cholesky, random_walk
+from noisewise.kernels.walk import HAMILTONIAN, RANDOM_WALK, LogTarget, Walk, cholesky, random_walk
 from noisewise.models.base import Model
 from noisewise.models.unknown_size import UnknownSize
 from noisewise.release.document import Release
@@ -133,7 +133,8 @@ class AugmentationKernel(Kernel):
         stats, position = info.stats, self.model.unconstrain(state.theta)
         centred, non_centred, log_block = state.centred, state.non_centred, state.log_block
         if "theta_acceptance" in stats:
-            centred = centred.learn(position, stats["theta_acceptance"])
+            target = HAMILTONIAN if self.theta_move == "hmc" else RANDOM_WALK
+            centred = centred.learn(position, stats["theta_acceptance"], target)
         if self.interweave:
             non_centred = non_centred.learn(position, stats["interweave_acceptance"])
         if self.block is None:
@@ -190,6 +191,21 @@ class Augmentation(Engine):
     moves: int | None = None
     theta_move: ThetaMove | None = None
     record_proposal: RecordProposal | None = None
+
+    def __check_init__(self) -> None:
+        for name, value, known in (
+            ("move", self.move, get_args(Move)),
+            ("theta_move", self.theta_move, (None, *get_args(ThetaMove))),
+        ):
+            if value not in known:
+                raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; got {value!r}.")
+        for name, count in (("block", self.block), ("moves", self.moves)):
+            if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+                raise ValueError(
+                    f"{name} must be a whole number of at least 1, or None to have it chosen; got {count!r}."
+                )
+        if self.fraction is not None and not 0 < self.fraction <= 1:
+            raise ValueError(f"fraction must lie in (0, 1], or be None to have it chosen; got {self.fraction!r}.")
 
     def supports(self, model: Model, release: Release) -> Support:
         unknown = isinstance(model, UnknownSize)

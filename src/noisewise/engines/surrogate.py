@@ -23,7 +23,8 @@ from noisewise.typing import Key
 
 _PARTICLES = 512
 MOST_RECORDS = 512
-_ROUNDS = 10
+_MOST_ROUNDS = 40
+_LAST_ROUNDS = 3
 _LEAST_ESS = 0.2
 _SHRINKAGE = 0.1
 _INFLATION = 1.2
@@ -75,21 +76,25 @@ def fit_surrogate(key: Key, model: Model, release: Release, n: Array, *, records
     mean, covariance = _moments(free, jnp.zeros(_PARTICLES))
     prior_scale = jnp.diag(covariance)
 
-    def anneal(carry: Any, key: Key) -> tuple[Any, None]:
-        free, log_proposal, mean, covariance = carry
+    def anneal(carry: Any) -> Any:
+        free, log_proposal, mean, covariance, rounds, whole = carry
         likelihood, log_prior = score(free), prior(free)
         base = _finite(log_prior - log_proposal)
         power = _largest_power(_finite(likelihood), base)
         mean, covariance = _moments(free, power * _finite(likelihood) + base)
         covariance = covariance + _SHRINKAGE * jnp.diag(jnp.diag(covariance)) + 1e-9 * jnp.diag(prior_scale)
         factor = jnp.linalg.cholesky(covariance)
-        normals = jax.random.normal(key, free.shape)
+        normals = jax.random.normal(jax.random.fold_in(round_key, rounds), free.shape)
         moved = mean + _INFLATION * normals @ factor.T
         # constants of the proposal's density cancel in the weights
-        return (moved, -0.5 * jnp.sum(normals**2, axis=-1), mean, covariance), None
+        log_proposal = -0.5 * jnp.sum(normals**2, axis=-1)
+        return moved, log_proposal, mean, covariance, rounds + 1, whole + (power >= 1.0)
 
-    start = (free, prior(free), mean, covariance)
-    (_, _, mean, covariance), _ = lax.scan(anneal, start, jax.random.split(round_key, _ROUNDS))
+    # go on until the whole likelihood counts, and a few rounds more
+    start = (free, prior(free), mean, covariance, 0, 0)
+    *_, mean, covariance, _, _ = lax.while_loop(
+        lambda carry: (carry[4] < _MOST_ROUNDS) & (carry[5] < _LAST_ROUNDS), anneal, start
+    )
     return Surrogate(mean, covariance)
 
 

@@ -72,10 +72,12 @@ def sweep(
     proposed, log_ratio = lax.optimization_barrier((proposed, log_ratio))
     log_uniform = -jax.random.exponential(accept_key, (window,), dtype=float)
     moves = release.statistics(proposed) - release.statistics(current)
-    rows = jnp.concatenate([moves, log_ratio[:, None]], axis=-1)
+    barred = jnp.isneginf(log_ratio)
+    rows = jnp.concatenate([moves, jnp.where(barred, 0.0, log_ratio)[:, None], barred[:, None]], axis=-1)
     ends = jnp.minimum(jnp.arange(1, window + 1) * block, window)
     upto = jnp.cumsum(rows, axis=0)[ends - 1]
     steps = jnp.diff(upto, axis=0, prepend=0.0)
+    steps = steps[:, :-1].at[:, -1].set(jnp.where(steps[:, -1] > 0.5, -jnp.inf, steps[:, -2]))
     blocks = (window + block - 1) // block
     accepted, acceptance_rate, min_acceptance = accept_in_turn(release, total, steps, log_uniform, blocks)
     chosen = accepted[jnp.arange(window) // block]

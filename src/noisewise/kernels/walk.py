@@ -27,7 +27,8 @@ LogTarget = Callable[[Float[Array, " d"]], Float[Array, ""]]
 Correction = Callable[[Key, Float[Array, " d"], Float[Array, " d"]], Float[Array, ""]]
 """``(key, position, candidate)`` to what the log acceptance ratio holds beside the log target (an exchange step's part)."""
 
-_TARGET_ACCEPTANCE = 0.3
+RANDOM_WALK, HAMILTONIAN = 0.3, 0.7
+"""The acceptance rates that scales are tuned to."""
 _COVARIANCE_FLOOR = 1e-10
 _MOST_SHRINKS = 100
 
@@ -53,7 +54,7 @@ class Walk(eqx.Module):
             seen=jnp.asarray(weight),
         )
 
-    def learn(self, position: Float[Array, " d"], acceptance: Float[Array, ""]) -> Walk:
+    def learn(self, position: Float[Array, " d"], acceptance: Float[Array, ""], target: float = RANDOM_WALK) -> Walk:
         """The walk after one more tuning position (Haario, Saksman and Tamminen 2001; Andrieu and Thoms 2008).
 
         Weights decrease like 3/t so that the start of the tuning phase is forgotten.
@@ -62,7 +63,7 @@ class Walk(eqx.Module):
         step = position - self.mean
         mean = self.mean + rate * step
         covariance = (1 - rate) * (self.covariance + rate * jnp.outer(step, step))
-        log_scale = self.log_scale + (acceptance - _TARGET_ACCEPTANCE) * 3.0 * (self.seen + 1.0) ** -0.6
+        log_scale = self.log_scale + (acceptance - target) * 3.0 * (self.seen + 1.0) ** -0.6
         return Walk(mean, covariance, cholesky(covariance), log_scale, self.seen + 1.0)
 
 

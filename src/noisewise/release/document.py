@@ -112,7 +112,7 @@ class Release(eqx.Module):
         for measurement in self.measurements:
             if not isinstance(measurement, Measurement):
                 raise ValueError(f"A Release is made of Measurements; got {measurement!r}.")
-        names = [measurement.name for measurement in self.measurements if measurement.name is not None]
+        names = list(self.names)
         if len(set(names)) < len(names):
             raise ValueError(f"The measurements of a release need distinct names; got {names}.")
         check_counted([m.mechanism for m in self.measurements], self.n)
