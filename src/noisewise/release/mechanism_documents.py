@@ -342,7 +342,12 @@ class RecordNoiseDocument(MechanismPart):
 
 
 AnyMechanism: TypeAlias = Annotated[
-    AdditiveNoiseDocument | KNormNoiseDocument | TruncatedNoiseDocument | CensoredNoiseDocument | RecordNoiseDocument,
+    AdditiveNoiseDocument
+    | KNormNoiseDocument
+    | TruncatedNoiseDocument
+    | CensoredNoiseDocument
+    | RecordNoiseDocument
+    | PrivateQuantileDocument,
     Field(discriminator="kind"),
 ]
 MECHANISM_DOCUMENTS: dict[type[Mechanism], Any] = {

@@ -22,8 +22,8 @@ class RandomisedResponse(eqx.Module):
 
     >>> import noisewise as nw
     >>> law = nw.noise.RandomisedResponse(0.25)
-    >>> float(law.privacy().loss)
-    1.0986122886681098
+    >>> print(law.privacy())
+    epsilon = 1.09861 (pure differential privacy)
     """
 
     flip: Float[Array, ""]
