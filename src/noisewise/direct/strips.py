@@ -82,7 +82,7 @@ def _heavy_end(target: Target, left: Array, right: Array, fall: Array) -> tuple[
         drop = -inward * (_turn(target) * target.weight.slope(target.latent(end)) + target.base.slope(end, side))
         return end, inward, jnp.where(drop > 0, _TAIL / jnp.where(drop > 0, drop, 1.0), jnp.inf)
 
-    # no slope is known: bisect the distance over the floats
+    # no slope is known: bisect the distance over all floats, so that a strip 1e30 wide is still touched at the target's own scale
     goal = jnp.maximum(top_left, top_right) - fall
 
     def halve(_: int, ends: Pair) -> Pair:
@@ -92,7 +92,7 @@ def _heavy_end(target: Target, left: Array, right: Array, fall: Array) -> tuple[
         return jnp.where(high, middle, near), jnp.where(high, far, middle)
 
     span = right - left
-    near, _ = jax.lax.fori_loop(0, _BISECTIONS, halve, (ordinal(1e-12 * span), ordinal(span)))
+    near, _ = jax.lax.fori_loop(0, _BISECTIONS, halve, (ordinal(jnp.zeros_like(span)), ordinal(span)))
     return end, inward, from_ordinal(near)
 
 
