@@ -173,7 +173,7 @@ def cost() -> dict[str, Any]:
             engine = nw.engines.Augmentation(interweave=False, block=1, fraction=1.0)
             kernel = engine.build(model(), release(1.0, n), jax.random.key(0))
             keys = chain_keys(0, chains)
-            starts = jax.vmap(lambda key, k=kernel: engine.start(k, jax.random.fold_in(key, START)))(keys)
+            starts = jax.vmap(lambda key, k=kernel, e=engine: e.start(k, jax.random.fold_in(key, START)))(keys)
             states = jax.vmap(lambda key, start, k=kernel: k.init(jax.random.fold_in(key, INIT), start))(keys, starts)
             steps = max(2, 2_000_000 // (n * chains))
 

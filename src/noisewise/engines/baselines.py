@@ -5,8 +5,8 @@ r"""What to compare a private posterior with: the posterior on the records thems
 
 *One-posterior sampling* (Dimitrakakis et al. 2014; Wang, Fienberg and Smola 2015; Foulds et al. 2016) releases draws of the
 tempered posterior ``p(theta) exp(epsilon / (2 D) sum_i log f(x_i | theta))`` on a truncated parameter space, which is the
-exponential mechanism with the log-likelihood as utility and ``D = max |log f(x | theta) - log f(x' | theta)|`` as its sensitivity under ``replace_one``. Each
-draw costs epsilon. For Bernoulli records and p in [a, 1 - a], D = log((1 - a)/a).
+exponential mechanism with the log-likelihood as utility and ``D = max |log f(x | theta) - log f(x' | theta)|`` as its sensitivity
+under ``replace_one``. Each draw costs epsilon. For Bernoulli records and p in [a, 1 - a], D = log((1 - a)/a).
 """
 
 from __future__ import annotations

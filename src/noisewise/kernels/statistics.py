@@ -36,6 +36,7 @@ from noisewise.typing import Key, Theta
 
 _PIVOT = 1e-12
 _SETTLING = 48
+_DIRECT = 12
 _SETTLED_SPREAD = 2.0
 _LARGEST_UNROLLED = 6
 _BOLD = 8.0
@@ -214,9 +215,9 @@ class StatisticsKernel(Kernel):
             keys = jax.random.split(jax.random.fold_in(later, i), 3)
             theta = self.law.update(keys[0], theta, joint, self.n)
             picture = self._picture(theta)
-            # the first turn tries what the release says, noise and all; where that is impossible the others approach it slowly
-            fade = jnp.where(i == 0, 0.0, _SETTLED_SPREAD * jnp.minimum(1.0, 2.0 ** (0.75 * _SETTLING - i)))
-            mixture = jnp.where(i == 0, 1.0, mixture)
+            # the first turns try what the release says; where that is impossible the others approach it slowly
+            fade = jnp.where(i < _DIRECT, 0.0, _SETTLED_SPREAD * jnp.minimum(1.0, 2.0 ** (0.75 * _SETTLING - i)))
+            mixture = jnp.where(i < _DIRECT, 1.0, mixture)
             extra = fade * jnp.diag(self.law.matrix @ picture.covariance @ self.law.matrix.T)
             drawn = self._draw(keys[1], picture, self.noise.variances(mixture) + extra)
             joint = jnp.where(drawn.found, drawn.joint, joint)

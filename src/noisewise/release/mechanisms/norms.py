@@ -3,6 +3,7 @@ r"""Noise of a vector with density falling in one norm: the K-norm mechanism (Ha
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Literal
 
 import equinox as eqx
@@ -70,20 +71,18 @@ def sensitivity_in(query: Query, ball: Ball, neighbours: Neighbours) -> float | 
 
     In the maximum norm it is the largest change of a single number, and no more than a change in L2.
     """
-    found = []
+    if ball != "linf":
+        return _known(lambda: query.sensitivity(ball, neighbours))
+    one_number = _known(lambda: max(query.sensitivity("l1", neighbours, weights=only) for only in np.eye(query.size)))
+    length = _known(lambda: query.sensitivity("l2", neighbours))
+    return min((bound for bound in (one_number, length) if bound is not None), default=None)
+
+
+def _known(sensitivity: Callable[[], float]) -> float | None:
     try:
-        if ball == "linf":
-            found.append(max(query.sensitivity("l1", neighbours, weights=one) for one in np.eye(query.size)))
-        else:
-            found.append(query.sensitivity(ball, neighbours))
+        return sensitivity()
     except ValueError:
-        pass
-    try:
-        if ball == "linf":
-            found.append(query.sensitivity("l2", neighbours))
-    except ValueError:
-        pass
-    return min(found, default=None)
+        return None
 
 
 class KNormNoise(Mechanism):
