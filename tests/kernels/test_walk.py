@@ -112,4 +112,4 @@ def test_the_walk_learns_the_moments_and_the_scale_of_its_target():
     learnt, _ = jax.lax.scan(learn, Walk.start(jnp.full(2, 50.0), 100 * jnp.eye(2)), draws)
     np.testing.assert_allclose(learnt.mean, draws.mean(axis=0), atol=0.15)
     np.testing.assert_allclose(learnt.covariance, np.cov(np.asarray(draws).T), atol=0.2)
-    assert abs(float(jnp.exp(-jnp.exp(learnt.log_scale))) - walks._TARGET_ACCEPTANCE) < 0.03
+    assert abs(float(jnp.exp(-jnp.exp(learnt.log_scale))) - walks.RANDOM_WALK) < 0.03

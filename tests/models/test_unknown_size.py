@@ -73,6 +73,7 @@ def test_a_model_inside_itself_or_with_an_n_is_refused():
         sample_prior=lambda key: {"n": jax.random.normal(key)},
         innovations=lambda key, n: jax.random.normal(key, (n,)),
         transform=lambda theta, u: {"x": theta["n"] + u},
+        update=lambda key, theta, records: theta,
     )
     with pytest.raises(ValueError, match="n of its own"):
         nw.models.UnknownSize(own, upper=5)
