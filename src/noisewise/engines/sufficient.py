@@ -33,7 +33,8 @@ from noisewise.engines.truncation import SupportLaw, TruncatedLaw
 from noisewise.kernels.base import Kernel
 from noisewise.kernels.statistics import NoiseShape, StatisticLaw, StatisticsKernel, impossible
 from noisewise.models.base import Model
-from noisewise.models.exponential_family import ExponentialForm, exponential_form
+from noisewise.models.exponential_family import exponential_form
+from noisewise.models.form import ExponentialForm
 from noisewise.models.linear_regression import LinearRegression
 from noisewise.release.document import Release
 from noisewise.release.mechanism import AdditiveNoise

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from noisewise.kernels.statistics import Picture, StatisticLaw
-from noisewise.models.exponential_family import ExponentialForm
+from noisewise.models.form import ExponentialForm
 from noisewise.typing import Key, Theta
 
 
