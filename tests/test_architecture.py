@@ -35,7 +35,7 @@ TOP = {**dict.fromkeys(("cli", "model_file", "query_file"), "commands"), "typing
 ONLY_IN = {
     "opendp": {"release"},
     "pydantic": {"release"},
-    "pyarrow": {"release", "commands"},
+    "pyarrow": {"release", "commands", "studies"},
     "dp_accounting": {"private"},
     "matplotlib": {"report", "private", "direct", "calibration", "studies"},
     "typer": {"commands"},

@@ -23,6 +23,7 @@ _ROOMS = {
     "private": "noisewise.private",
     "queries": "noisewise.release.queries",
     "report": "noisewise.report",
+    "studies": "noisewise.studies",
 }
 _NAMES = {
     "Column": "noisewise.release.queries",
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from noisewise import engines as engines
     from noisewise import models as models
     from noisewise import private as private
+    from noisewise import studies as studies
     from noisewise.comparison import naive as naive
     from noisewise.imputation import combine as combine
     from noisewise.imputation import impute as impute

@@ -186,6 +186,46 @@ def report(
     command.run(results, output)
 
 
+@app.command()
+def study(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="list, a study's name, or all.", show_default=False)],
+    replicates: Annotated[
+        int | None, typer.Option(help="Replicates of each cell; default: as in the paper.", show_default=False)
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the results, one folder a study.")] = Path("out/studies"),
+    seed: Annotated[int, typer.Option(help="Seed of the study.")] = 0,
+    workers: Annotated[int, typer.Option(help="Processes of a local Dask cluster; 0 runs in this process.")] = 0,
+    scheduler: Annotated[
+        str | None, typer.Option(metavar="tcp://...", help="A Dask scheduler to run on.", show_default=False)
+    ] = None,
+    retries: Annotated[int, typer.Option(help="How often a task that fails on a worker is tried again.")] = 2,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Change a setting; may be repeated.", show_default=False),
+    ] = None,
+    tiny: Annotated[bool, typer.Option("--tiny", help="A few seconds instead of the paper's size.")] = False,
+) -> None:
+    """Run an experiment of the papers by name, or go on with it.
+
+    [bold]noisewise study list[/bold] says what each shows and costs. Writes the rows (Parquet, NetCDF), plots, and a table
+    that puts the paper's numbers beside those seen here. A run that was stopped goes on with the same command; neither the
+    number of workers nor their deaths change a number.
+    """
+    from noisewise.commands import study as command
+
+    command.run(
+        name,
+        replicates=replicates,
+        settings=settings or [],
+        tiny=tiny,
+        out=out,
+        seed=seed,
+        workers=workers,
+        scheduler=scheduler,
+        retries=retries,
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the commands and return the exit code; the console script's entry point."""
     try:
