@@ -25,6 +25,10 @@ MODELS = {
         covariate_mean=M.NormalPrior([0.5, -1], [[1.0, 0.3], [0.3, 0.5]]),
         covariate_cov=M.InverseWishart(12, 8 * COV),
     ),
+    "lognormal_regression": M.LognormalRegression(
+        coef_scale=0.6, variance_prior=(9, 4), intercept=True, covariate_mean=[0.4, -0.2], covariate_cov=0.5 * COV
+    ),
+    "logistic_regression": M.LogisticRegression(coef_scale=1.5, covariate_mean=[0.9, -0.17], covariate_cov=COV),
     "regression_wide": M.LinearRegression(
         [f"x{i}" for i in range(6)],
         variance=M.InverseGamma(6, 5),

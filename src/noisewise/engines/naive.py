@@ -126,6 +126,8 @@ def _draw_normal(model: Model, known: Statistics, key: Key) -> Theta:
 
 def _read_regression(model: Model, reading: Reading) -> dict[str, np.ndarray | float]:
     assert isinstance(model, LinearRegression)
+    if not (model.has_transform and model.intercept):
+        raise NotHeld("the update from sums is that of a regression with an intercept and normal covariates")
     p = len(model.predictors)
     if isinstance(model.variance, InverseGamma):
         moments = reading.moment_matrix((*model.predictors, model.response))
@@ -154,10 +156,12 @@ def _draw_regression(model: Model, known: Statistics, key: Key) -> Theta:
         covariance = law.covariate_cov
         if isinstance(covariance, InverseWishart):
             mean = theta["covariate_mean"] if isinstance(law.covariate_mean, NormalPrior) else law.covariate_mean
+            assert mean is not None
             products = gram[1:, 1:] - jnp.outer(mean, total) - jnp.outer(total, mean) + n * jnp.outer(mean, mean)
             covariance = covariance.sample(keys[2], count=n, products=triangular.matrix(products))
             drawn["covariate_cov"] = covariance
         if isinstance(law.covariate_mean, NormalPrior):
+            assert covariance is not None
             drawn["covariate_mean"] = law.covariate_mean.sample_given(
                 keys[3], cov=triangular.matrix(covariance), count=n, total=[total[i] for i in range(size - 1)]
             )

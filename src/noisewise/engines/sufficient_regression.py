@@ -126,6 +126,8 @@ class RegressionLaw(StatisticLaw):
 
 def regression_law(model: LinearRegression, release: Release) -> RegressionLaw | str:
     """The law of the totals of a regression's moments, or the reason why there is none."""
+    if not (model.has_transform and model.intercept):
+        return "the moments are known for a regression with an intercept and normal covariates"
     columns = model.columns
     gains: dict[str, float] = {}
     shifts: dict[str, float] = {}

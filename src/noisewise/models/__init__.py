@@ -8,10 +8,14 @@ from noisewise.models.exponential import Exponential
 from noisewise.models.exponential_family import ExponentialFamily, exponential_form
 from noisewise.models.gamma_known_shape import GammaKnownShape
 from noisewise.models.linear_regression import LinearRegression
+from noisewise.models.logistic_regression import LogisticRegression
+from noisewise.models.lognormal_regression import LognormalRegression
 from noisewise.models.naive_bayes import NaiveBayes
 from noisewise.models.normal import Normal
 from noisewise.models.poisson import Poisson
 from noisewise.models.priors import InverseGamma, InverseWishart, NormalPrior
+from noisewise.models.small_area import FayHerriot
+from noisewise.models.transforms import Transform
 from noisewise.models.unknown_size import UnknownSize
 
 __all__ = [
@@ -20,15 +24,19 @@ __all__ = [
     "Custom",
     "Exponential",
     "ExponentialFamily",
+    "FayHerriot",
     "GammaKnownShape",
     "InverseGamma",
     "InverseWishart",
     "LinearRegression",
+    "LogisticRegression",
+    "LognormalRegression",
     "Model",
     "NaiveBayes",
     "Normal",
     "NormalPrior",
     "Poisson",
+    "Transform",
     "UnknownSize",
     "exponential_form",
 ]

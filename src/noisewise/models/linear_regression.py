@@ -1,8 +1,8 @@
-"""Linear regression with random covariates."""
+"""Linear regression with random or with given covariates."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import equinox as eqx
 import jax
@@ -16,6 +16,7 @@ from noisewise.models.base import Model
 from noisewise.models.bijections import Parameter
 from noisewise.models.hyperparameters import column_name, column_names, covariance, positive, real
 from noisewise.models.priors import InverseGamma, InverseWishart, NormalPrior
+from noisewise.models.transforms import Transform, read_transforms
 from noisewise.typing import Innovations, Key, Records, Theta
 
 
@@ -32,6 +33,11 @@ class LinearRegression(Model):
     then a Gibbs cycle. Innovations are standard normal, one for each column: ``x = mean + L u_x`` with ``L L' =
     covariate_cov``, ``y = (1, x)' beta + sqrt(variance) u_y``.
 
+    Without ``covariate_mean`` and ``covariate_cov`` the covariates are *given*: they have no law of their own, and a release must
+    hold every one of them, public or with its own noise (the flat law of Raim 2021). Such a model makes no records
+    (``has_transform`` is False); it is for releases of every record, :func:`nw.queries.Records`. ``transforms`` says under which
+    map a given covariate enters, ``{"x1": "log"}`` or a :class:`nw.models.Transform`; ``intercept=False`` leaves the intercept out.
+
     >>> import noisewise as nw
     >>> model = nw.models.LinearRegression(("age", "dose"), "relief", covariate_mean=[0, 0], covariate_cov=[[1, 0], [0, 1]])
     >>> model.parameters["beta"].coords
@@ -40,10 +46,12 @@ class LinearRegression(Model):
 
     coef_scale: Float[Array, ""]
     variance: Float[Array, ""] | InverseGamma
-    covariate_mean: Float[Array, " p"] | NormalPrior
-    covariate_cov: Float[Array, "p p"] | InverseWishart
+    covariate_mean: Float[Array, " p"] | NormalPrior | None
+    covariate_cov: Float[Array, "p p"] | InverseWishart | None
     predictors: tuple[str, ...] = eqx.field(static=True)
     response: str = eqx.field(static=True)
+    intercept: bool = eqx.field(static=True)
+    transforms: tuple[tuple[str, Transform], ...] = eqx.field(static=True)
 
     def __init__(
         self,
@@ -52,8 +60,10 @@ class LinearRegression(Model):
         *,
         coef_scale: ArrayLike = 2.0,
         variance: ArrayLike | InverseGamma = 2.0,
-        covariate_mean: ArrayLike | NormalPrior,
-        covariate_cov: ArrayLike | InverseWishart,
+        covariate_mean: ArrayLike | NormalPrior | None = None,
+        covariate_cov: ArrayLike | InverseWishart | None = None,
+        intercept: bool = True,
+        transforms: Mapping[str, str | Transform] | None = None,
     ) -> None:
         self.predictors = column_names(predictors, "predictors")
         self.response = column_name(response, "response")
@@ -61,7 +71,18 @@ class LinearRegression(Model):
             raise ValueError(f"response must not be one of the predictors {self.predictors}; got {response!r}.")
         self.coef_scale = positive(coef_scale, "coef_scale")
         self.variance = variance if isinstance(variance, InverseGamma) else positive(variance, "variance")
+        self.intercept = bool(intercept)
+        self.transforms = read_transforms(transforms, self.predictors)
         p = len(self.predictors)
+        if (covariate_mean is None) != (covariate_cov is None):
+            raise ValueError(
+                "covariate_mean and covariate_cov go together; give both, or neither for covariates without a law."
+            )
+        if self.transforms and covariate_mean is not None:
+            raise ValueError("transforms are for given covariates; leave out covariate_mean and covariate_cov.")
+        if covariate_mean is None:
+            self.covariate_mean = self.covariate_cov = None
+            return
         if isinstance(covariate_mean, NormalPrior):
             _check_size(covariate_mean.mean.size, p, "covariate_mean")
             self.covariate_mean = covariate_mean
@@ -71,6 +92,7 @@ class LinearRegression(Model):
             _check_size(covariate_cov.scale.shape[0], p, "covariate_cov")
             self.covariate_cov = covariate_cov
         else:
+            assert covariate_cov is not None
             self.covariate_cov = covariance(covariate_cov, "covariate_cov", p)
 
     @property
@@ -79,9 +101,9 @@ class LinearRegression(Model):
 
     @property
     def parameters(self) -> dict[str, Parameter]:
-        p, names = len(self.predictors), ("intercept", *self.predictors)
+        p, names = len(self.predictors), (*(("intercept",) if self.intercept else ()), *self.predictors)
         by_predictor = ("predictor", self.predictors)
-        found = {"beta": Parameter((p + 1,), "real", ("coefficient",), (("coefficient", names),))}
+        found = {"beta": Parameter((len(names),), "real", ("coefficient",), (("coefficient", names),))}
         if isinstance(self.variance, InverseGamma):
             found["variance"] = Parameter(support="positive")
         if isinstance(self.covariate_mean, NormalPrior):
@@ -93,7 +115,7 @@ class LinearRegression(Model):
 
     def sample_prior(self, key: Key) -> Theta:
         keys = jax.random.split(key, 4)
-        theta = {"beta": self.coef_scale * jax.random.normal(keys[0], (len(self.predictors) + 1,))}
+        theta = {"beta": self.coef_scale * jax.random.normal(keys[0], self.parameters["beta"].shape)}
         if isinstance(self.variance, InverseGamma):
             theta["variance"] = self.variance.sample(keys[1])
         if isinstance(self.covariate_mean, NormalPrior):
@@ -112,14 +134,24 @@ class LinearRegression(Model):
             density = density + self.covariate_cov.log_prob(theta["covariate_cov"])
         return density
 
+    @property
+    def has_transform(self) -> bool:
+        return self.covariate_mean is not None
+
     def innovations(self, key: Key, n: int) -> Innovations:
         return dict(zip(self.columns, jax.random.normal(key, (len(self.columns), n)), strict=True))
 
     def transform(self, theta: Theta, u: Innovations) -> Records:
         spread = triangular.apply(self._factor(theta), [u[name] for name in self.predictors])
-        x = [value + centre for value, centre in zip(spread, self._mean(theta), strict=True)]
-        y = _line(theta["beta"], x) + jnp.sqrt(self._variance(theta)) * u[self.response]
-        return dict(zip(self.columns, [*x, y], strict=True))
+        x = dict(
+            zip(
+                self.predictors,
+                [value + centre for value, centre in zip(spread, self._mean(theta), strict=True)],
+                strict=True,
+            )
+        )
+        y = self.line(theta["beta"], x) + jnp.sqrt(self.residual_variance(theta)) * u[self.response]
+        return {**x, self.response: y}
 
     def inverse(self, theta: Theta, records: Records, key: Key) -> Innovations:
         return self._standardise(theta, records)
@@ -131,56 +163,109 @@ class LinearRegression(Model):
 
     def update(self, key: Key, theta: Theta, records: Records) -> Theta:
         keys = jax.random.split(key, 4)
-        x, y = [records[name] for name in self.predictors], records[self.response]
+        y = records[self.response]
         drawn: Theta = {}
         if isinstance(self.variance, InverseGamma):
-            squares = jnp.sum((y - _line(theta["beta"], x)) ** 2)
+            squares = jnp.sum((y - self.line(theta["beta"], records)) ** 2)
             drawn["variance"] = self.variance.sample(keys[0], count=y.size, squares=squares)
-        drawn["beta"] = self._draw_beta(keys[1], self._variance(drawn), x, y)
+        drawn["beta"] = self.draw_beta(keys[1], 1 / self.residual_variance(drawn), records, y)
+        drawn |= self.update_covariates(keys[2], keys[3], theta, records)
+        return {name: drawn[name] for name in theta}
+
+    def update_covariates(self, cov_key: Key, mean_key: Key, theta: Theta, records: Records) -> Theta:
+        """The unknown parameters of the covariates' law given the covariates."""
+        x, drawn = [records[name] for name in self.predictors], {}
         if isinstance(self.covariate_cov, InverseWishart):
             centred = [value - centre for value, centre in zip(x, self._mean(theta), strict=True)]
             products = triangular.gram(centred)
-            drawn["covariate_cov"] = self.covariate_cov.sample(keys[2], count=y.size, products=products)
+            drawn["covariate_cov"] = self.covariate_cov.sample(cov_key, count=x[0].size, products=products)
         if isinstance(self.covariate_mean, NormalPrior):
             cov = triangular.matrix(self._cov(drawn))
             totals = [jnp.sum(value) for value in x]
-            drawn["covariate_mean"] = self.covariate_mean.sample_given(keys[3], cov=cov, count=y.size, total=totals)
-        return {name: drawn[name] for name in theta}
+            drawn["covariate_mean"] = self.covariate_mean.sample_given(mean_key, cov=cov, count=x[0].size, total=totals)
+        return drawn
 
     def log_likelihood(self, theta: Theta, records: Records) -> Float[Array, " n"]:
-        squares = triangular.total([value**2 for value in self._standardise(theta, records).values()])
-        log_det = triangular.half_log_det(self._factor(theta)) + 0.5 * jnp.log(self._variance(theta))
-        return -0.5 * squares - log_det - 0.5 * len(self.columns) * jnp.log(2 * jnp.pi)
+        variance = self.residual_variance(theta)
+        residual = records[self.response] - self.line(theta["beta"], records)
+        given = -0.5 * residual**2 / variance - 0.5 * jnp.log(2 * jnp.pi * variance)
+        return given + self.log_covariates(theta, records)
 
-    def _draw_beta(self, key: Key, variance: Array, x: list[Array], y: Array) -> Array:
-        size = len(x) + 1
-        products = triangular.gram([jnp.ones_like(y), *x])
-        linear = [jnp.sum(y) / variance, *[jnp.sum(value * y) / variance for value in x]]
-        precision = triangular.combine(1 / variance, products, 1 / self.coef_scale**2, triangular.matrix(jnp.eye(size)))
-        return triangular.normal_from_precision(key, precision, linear)
+    def log_covariates(self, theta: Theta, records: Records) -> Array:
+        """The log density of each record's covariates; zero where they have no law."""
+        if not self.has_transform:
+            return jnp.zeros(())
+        factor = self._factor(theta)
+        squares = triangular.total([value**2 for value in self.standardise_covariates(theta, records).values()])
+        log_det = triangular.half_log_det(factor) + 0.5 * len(self.predictors) * jnp.log(2 * jnp.pi)
+        return -0.5 * squares - log_det
+
+    def standardise_covariates(self, theta: Theta, records: Records) -> Records:
+        """The covariates' innovations."""
+        centred = [records[name] - centre for name, centre in zip(self.predictors, self._mean(theta), strict=True)]
+        return dict(zip(self.predictors, triangular.solve(self._factor(theta), centred), strict=True))
+
+    def design(self, records: Records) -> list[Array]:
+        """The columns that the coefficients multiply: ones for the intercept, and the (transformed) covariates."""
+        maps = dict(self.transforms)
+        x = [maps[name].forward(records[name]) if name in maps else records[name] for name in self.predictors]
+        return [jnp.ones_like(x[0]), *x] if self.intercept else x
+
+    def line(self, beta: Array, records: Records) -> Array:
+        """The linear predictor of each record."""
+        if self.intercept:
+            return beta[0] + triangular.dot(
+                [beta[i + 1] for i in range(len(self.predictors))], self.design(records)[1:]
+            )
+        return triangular.dot([beta[i] for i in range(len(self.predictors))], self.design(records))
+
+    def draw_beta(self, key: Key, precision: Array, records: Records, y: Array) -> Array:
+        """beta given responses ``y`` with known precisions: one number, or one for each record."""
+        design = self.design(records)
+        if jnp.ndim(precision) == 0:
+            products, linear = triangular.gram(design), [jnp.sum(column * y) * precision for column in design]
+        else:
+            root = jnp.sqrt(precision)
+            products, linear = (
+                triangular.gram([root * column for column in design]),
+                [jnp.sum(precision * column * y) for column in design],
+            )
+            precision = jnp.ones(())
+        prior = triangular.matrix(jnp.eye(len(design)))
+        return triangular.normal_from_precision(
+            key, triangular.combine(precision, products, 1 / self.coef_scale**2, prior), linear
+        )
+
+    def residual_variance(self, theta: Theta) -> Array:
+        """The variance of the response around the line."""
+        return theta["variance"] if isinstance(self.variance, InverseGamma) else self.variance
+
+    def covariate_law(self, theta: Theta) -> tuple[Array, Array]:
+        """Mean and covariance of the covariates."""
+        return jnp.stack(self._mean(theta)), self._cov(theta)
 
     def _standardise(self, theta: Theta, records: Records) -> Records:
-        x = [records[name] for name in self.predictors]
-        centred = [value - centre for value, centre in zip(x, self._mean(theta), strict=True)]
-        residual = (records[self.response] - _line(theta["beta"], x)) / jnp.sqrt(self._variance(theta))
-        return dict(zip(self.columns, [*triangular.solve(self._factor(theta), centred), residual], strict=True))
-
-    def _variance(self, theta: Theta) -> Array:
-        return theta["variance"] if isinstance(self.variance, InverseGamma) else self.variance
+        residual = records[self.response] - self.line(theta["beta"], records)
+        white = residual / jnp.sqrt(self.residual_variance(theta))
+        return {**self.standardise_covariates(theta, records), self.response: white}
 
     def _mean(self, theta: Theta) -> list[Array]:
         mean = theta["covariate_mean"] if isinstance(self.covariate_mean, NormalPrior) else self.covariate_mean
+        if mean is None:
+            raise ValueError(NO_LAW)
         return [mean[i] for i in range(len(self.predictors))]
 
     def _cov(self, theta: Theta) -> Array:
-        return theta["covariate_cov"] if isinstance(self.covariate_cov, InverseWishart) else self.covariate_cov
+        cov = theta["covariate_cov"] if isinstance(self.covariate_cov, InverseWishart) else self.covariate_cov
+        if cov is None:
+            raise ValueError(NO_LAW)
+        return cov
 
     def _factor(self, theta: Theta) -> triangular.Matrix:
         return triangular.cholesky(triangular.matrix(self._cov(theta)))
 
 
-def _line(beta: Array, x: list[Array]) -> Array:
-    return beta[0] + triangular.dot([beta[i + 1] for i in range(len(x))], x)
+NO_LAW = "The covariates of this regression have no law, so it makes no records; give covariate_mean and covariate_cov."
 
 
 def _check_size(size: int, expected: int, name: str) -> None:
