@@ -43,7 +43,7 @@ Rows = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a study's table: what the paper says, what is seen here, and the Monte-Carlo standard error of that."""
+    """One line of a study's table: what the paper says, what is seen here, and its Monte-Carlo standard error (NaN: none)."""
 
     quantity: str
     paper: float | str | None

@@ -9,6 +9,7 @@ end, after all else is done.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -114,7 +115,7 @@ def markdown(
         "",
         "| quantity | paper | here | Monte-Carlo error |",
         "|---|---|---|---|",
-        *(f"| {line.quantity} | {_show(line.paper)} | {_show(line.here)} | {line.error:.2g} |" for line in lines),
+        *(f"| {line.quantity} | {_show(line.paper)} | {_show(line.here)} | {_show(line.error, 2)} |" for line in lines),
         "",
         f"{replicates} replicates a cell, seed {seed}, noisewise {noisewise.__version__}. All tasks together took "
         f"{cost.get('cpu', 0):.0f} s of CPU, {cost.get('wall', 0):.0f} s if one after the other; this run took {elapsed:.0f} s. "
@@ -124,8 +125,10 @@ def markdown(
     return "\n".join(said)
 
 
-def _show(value: float | str | None) -> str:
-    return "" if value is None else value if isinstance(value, str) else f"{value:.4g}"
+def _show(value: float | str | None, digits: int = 4) -> str:
+    if isinstance(value, str):
+        return value
+    return "" if value is None or math.isnan(value) else f"{value:.{digits}g}"
 
 
 def _check(replicates: int, seed: int, workers: int, retries: int, scheduler: str | None) -> None:
