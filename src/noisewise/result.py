@@ -174,10 +174,11 @@ def build_tree(
 
 def document_of(release: Release) -> str:
     """The release document as JSON text, or the sentence that says why the release cannot be written as one."""
+    from noisewise.release.mechanism_documents import in_place
     from noisewise.release.schema import write_document
 
     try:
-        return write_document(release, lambda _, array: array.tolist()).model_dump_json()
+        return write_document(release, in_place).model_dump_json()
     except ValueError as error:
         return f"not available: {error}"
 

@@ -21,7 +21,7 @@ from noisewise.release.queries import Counts, Custom
 from noisewise.release.query import Column, Query
 from noisewise.release.randomised_response import RandomisedResponse
 from noisewise.release.record_columns import RecordColumns
-from noisewise.release.records import RecordNoise
+from noisewise.release.records import Law, RecordNoise
 
 if TYPE_CHECKING:
     from noisewise.release.document import Measurement, Release
@@ -82,9 +82,13 @@ def _other(title: str, measurement: Measurement, release: Release) -> list[str]:
         lines = [f"{title}{_asked(query)}", *_all_bounds(query)]
     elif isinstance(query, RecordColumns):
         rows = measurement.value.shape[0]
-        lines = [
-            f"{title}{_listed(query.columns)} of every record: a table of {rows} rows, in an order that says nothing."
-        ]
+        names = _listed(query.columns) if query.columns else "Columns"
+        lines = [f"{title}{names} of every record: a table of {rows} rows, in an order that says nothing."]
+        if query.public:
+            lines.append(f"   Released without noise, outside any guarantee: {_listed(query.public)}.")
+        if query.missing:
+            count = int(np.sum(np.isnan(np.asarray(measurement.value))))
+            lines.append(f"   Missing: {count} value(s); which ones are is public.")
     else:
         lines = [f"{title}A statement about {_listed(mechanism.columns)}."]
     lines.append(f"   {_mechanism(mechanism)}")
@@ -110,13 +114,11 @@ def _mechanism(mechanism: Mechanism) -> str:
         ends = f"moved to the nearer end unless it was {_within(mechanism)}" if _ends(mechanism) else ""
         return f"Noise: {_independent(mechanism.noise)}, after which each number was {' and then '.join(filter(None, (grid, ends)))}."
     if isinstance(mechanism, RecordNoise):
-        law = mechanism.noise
-        if isinstance(law, RandomisedResponse):
-            others = "the other code" if law.levels == 2 else f"one of the other {law.levels - 1} codes, all alike"
-            return (
-                f"Randomised response: a code is reported truly with probability {1 - law.flip:.6g}, else as {others}."
-            )
-        return f"Noise on every record: {_independent(law)}."
+        if not mechanism.query.columns:
+            return "No noise: the table is released as it is."
+        if isinstance(mechanism.noise, tuple):
+            return " ".join(f"On {name}: {_on_records(law)}" for name, law in mechanism.laws.items())
+        return _on_records(mechanism.noise)
     if isinstance(mechanism, ExponentialMechanism):
         return (
             f"Exponential mechanism: one of {mechanism.size} public candidates, chosen with probability proportional to "
@@ -139,6 +141,13 @@ def _mechanism(mechanism: Mechanism) -> str:
             f"times the {_BALLS[mechanism.ball]} of the summed loss gradients); its normaliser is {known}."
         )
     return f"Made by the mechanism {type(mechanism).__name__}."
+
+
+def _on_records(law: Law) -> str:
+    if isinstance(law, RandomisedResponse):
+        others = "the other code" if law.levels == 2 else f"one of the other {law.levels - 1} codes, all alike"
+        return f"Randomised response: a code is reported truly with probability {1 - law.flip:.6g}, else as {others}."
+    return f"Noise on every record: {_independent(law)}."
 
 
 def _released(measurement: Measurement) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from noisewise.release.privacy import Privacy, compose
 from noisewise.release.query import Neighbours, Query, check_neighbours
 from noisewise.release.randomised_response import RandomisedResponse
 from noisewise.release.record_columns import RecordColumns
-from noisewise.release.records import RecordNoise
+from noisewise.release.records import Law, RecordNoise
 from noisewise.typing import Key, Records
 
 _FAR = 50.0
@@ -43,7 +43,7 @@ class Measurement(eqx.Module):
     def __init__(
         self,
         query: Query | RecordColumns | None = None,
-        noise: Noise | RandomisedResponse | None = None,
+        noise: Noise | RandomisedResponse | Mapping[str, Law] | None = None,
         value: Any = None,
         *,
         mechanism: Mechanism | None = None,
@@ -52,7 +52,7 @@ class Measurement(eqx.Module):
         if mechanism is None:
             if query is None or noise is None:
                 raise ValueError("A Measurement needs a query and its noise, or a mechanism; one of them is missing.")
-            mechanism = _noise_on(query, noise)
+            mechanism = noise_on(query, noise)
         elif query is not None or noise is not None:
             raise ValueError("Give a Measurement either a query with its noise or a mechanism, not both.")
         if value is None:
@@ -255,13 +255,16 @@ def total_privacy(mechanisms: Sequence[Mechanism], parts: Sequence[Privacy], del
     return min(apart, together, key=lambda found: float(found.loss))
 
 
-def _noise_on(query: Query | RecordColumns, noise: Noise | RandomisedResponse) -> Mechanism:
+def noise_on(query: Query | RecordColumns, noise: Law | Mapping[str, Law]) -> Mechanism:
+    """The mechanism of noise on a query, or on every record."""
     if isinstance(query, RecordColumns):
         return RecordNoise(query, noise)
     if isinstance(noise, RandomisedResponse):
         raise ValueError(
             "Randomised response is noise on every record: its query is nw.queries.Records(columns=(...))."
         )
+    if isinstance(noise, Mapping):
+        raise ValueError("A law for each column is for nw.queries.Records; give this query one noise law.")
     return AdditiveNoise(query, noise)
 
 

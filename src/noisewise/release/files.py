@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,10 +21,14 @@ from noisewise.release.mechanism_documents import (
     ArrayFile,
     RandomisedResponseDocument,
     RecordsDocument,
+    Stored,
+    TableFile,
+    in_place,
 )
 from noisewise.release.mechanisms.refused import REASONS
 from noisewise.release.noise import LAWS
 from noisewise.release.schema import FORMAT, VERSION, ReleaseDocument, read_document, write_document
+from noisewise.release.tables import read_columns
 
 Encoding = Literal["npy", "parquet"]
 
@@ -31,6 +36,7 @@ Encoding = Literal["npy", "parquet"]
 def save(release: Release, path: Path, *, arrays: Encoding = "npy", inline: int = 1000) -> Path:
     """Write the document; arrays of more than ``inline`` numbers go to ``<stem>.<name>.npy`` (or ``.parquet``) beside it.
 
+    A table of records always goes to a Parquet file, a column by name, a null where a value is missing.
     Nothing is written before the whole document is known to be valid, and the document itself last and at once.
     """
     if arrays not in ("npy", "parquet"):
@@ -39,11 +45,15 @@ def save(release: Release, path: Path, *, arrays: Encoding = "npy", inline: int 
         raise ValueError(f"The folder {str(path.parent)!r} for the release document does not exist; create it first.")
     beside: dict[str, bytes] = {}
 
-    def store(name: str, array: np.ndarray) -> float | list[float] | ArrayFile:
-        if array.ndim == 0:
-            return float(array)
+    def store(name: str, array: np.ndarray, columns: Sequence[str] | None = None) -> Any:
+        if columns is not None:
+            content = _encode_table(array, columns)
+            file = f"{path.stem}.{name}.parquet"
+            beside[file] = content
+            digest = hashlib.sha256(content).hexdigest()
+            return TableFile(file=file, columns=list(columns), rows=array.shape[0], sha256=digest)
         if array.size <= inline:
-            return [float(number) for number in array]
+            return in_place(name, array)
         content = _encode(array, arrays)
         file = f"{path.stem}.{name}.{arrays}"
         beside[file] = content
@@ -98,7 +108,9 @@ def _check_known(raw: Any) -> None:
         mechanism = _dict(_dict(part).get("mechanism"))
         _check_name(number, "mechanism", mechanism.get("kind"), mechanisms)
         _check_name(number, "query", _dict(mechanism.get("query")).get("kind"), kinds)
-        _check_name(number, "noise law", _dict(mechanism.get("noise")).get("law"), laws)
+        noise = mechanism.get("noise")
+        for law in noise if isinstance(noise, list) else [noise]:
+            _check_name(number, "noise law", _dict(law).get("law"), laws)
 
 
 def _check_name(number: int, what: str, found: Any, known: set[str]) -> None:
@@ -130,8 +142,8 @@ def _first_error(problem: pydantic.ValidationError) -> str:
     return f"at {where}: {first['msg'].lower()}; got {str(first.get('input'))[:80]!r}{more}"
 
 
-def _fetch(numbers: float | list[float] | ArrayFile, folder: Path) -> np.ndarray:
-    if not isinstance(numbers, ArrayFile):
+def _fetch(numbers: Stored, folder: Path) -> np.ndarray:
+    if not isinstance(numbers, ArrayFile | TableFile):
         return np.asarray(numbers, dtype=float)
     name = numbers.file
     if not name or name in (".", "..") or "/" in name or "\\" in name or "\0" in name or Path(name).name != name:
@@ -146,6 +158,11 @@ def _fetch(numbers: float | list[float] | ArrayFile, folder: Path) -> np.ndarray
         raise ValueError(
             f"Its array file {name!r} is not the one it was written with (the SHA-256 differs); copy both again."
         )
+    if isinstance(numbers, TableFile):
+        table = _decode_table(content, numbers.columns)
+        if table.shape[0] != numbers.rows:
+            raise ValueError(f"Its table {name!r} has {table.shape[0]} rows; {numbers.rows} were announced.")
+        return np.ravel(table)
     array = _decode(content, numbers.encoding)
     if array.shape != (numbers.size,):
         raise ValueError(
@@ -177,6 +194,28 @@ def _decode(content: bytes, encoding: Encoding) -> np.ndarray:
         return np.asarray(parquet.read_table(pa.BufferReader(content)).column("values").to_numpy(), dtype=float)
     except Exception as problem:
         raise ValueError(f"An array file is not {encoding} of numbers: {problem}.") from None
+
+
+def _encode_table(table: np.ndarray, columns: Sequence[str]) -> bytes:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    arrays = {name: pa.array(table[:, j].astype(float), from_pandas=True) for j, name in enumerate(columns)}
+    sink = pa.BufferOutputStream()
+    parquet.write_table(pa.table(arrays), sink)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def _decode_table(content: bytes, columns: Sequence[str]) -> np.ndarray:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        table = parquet.read_table(pa.BufferReader(content))
+    except Exception as problem:
+        raise ValueError(f"A table of records is not a Parquet file: {problem}.") from None
+    found = read_columns(table, columns, missing=True)
+    return np.stack([found[name] for name in columns], axis=-1)
 
 
 def _write(path: Path, content: bytes) -> None:

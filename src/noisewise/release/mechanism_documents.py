@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
-from typing import Annotated, Any, Literal, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal, Protocol, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,7 +21,7 @@ from noisewise.release.mechanisms import CensoredNoise, KNormNoise, TruncatedNoi
 from noisewise.release.noise import LAWS, Noise, RandomisedResponse
 from noisewise.release.queries import Column, Counts, Moments, Query
 from noisewise.release.record_columns import RecordColumns
-from noisewise.release.records import RecordNoise
+from noisewise.release.records import Law, RecordNoise
 from noisewise.release.truncated_sum import PrivateQuantile, TruncatedSum
 
 
@@ -40,9 +40,32 @@ class ArrayFile(Part):
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
 
 
+class TableFile(Part):
+    """A table kept in a Parquet file beside the document, a column by name, with the SHA-256 of its bytes."""
+
+    file: str = Field(description="A plain file name, in the folder of the document.")
+    encoding: Literal["parquet"] = "parquet"
+    columns: list[str] = Field(min_length=1)
+    rows: int = Field(ge=1)
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+
+
 Numbers: TypeAlias = float | list[float] | ArrayFile
-Store: TypeAlias = Callable[[str, np.ndarray], "float | list[float] | ArrayFile"]
-Fetch: TypeAlias = Callable[["float | list[float] | ArrayFile"], np.ndarray]
+Stored: TypeAlias = float | list[float] | list[float | None] | ArrayFile | TableFile
+Fetch: TypeAlias = Callable[[Stored], np.ndarray]
+
+
+class Store(Protocol):
+    """What becomes of numbers on writing: they stay in place, or go to a file; a table says the names of its columns."""
+
+    def __call__(self, name: str, array: np.ndarray, columns: Sequence[str] | None = None) -> Any: ...
+
+
+def in_place(name: str, array: np.ndarray, columns: Sequence[str] | None = None) -> Any:
+    """Everything stays in the document; a missing value is null, and a table is read row by row."""
+    if array.ndim == 0:
+        return float(array)
+    return [None if math.isnan(number) else number for number in np.ravel(array).tolist()]
 
 
 class ColumnDocument(Part):
@@ -170,6 +193,11 @@ class MechanismPart(Part):
         """The released numbers, read one after another, in the mechanism's shape."""
         return values
 
+    @property
+    def table(self) -> Sequence[str] | None:
+        """The columns of the released table, where the value is one."""
+        return None
+
 
 class AdditiveNoiseDocument(MechanismPart):
     """Independent noise added to the total of a query."""
@@ -292,10 +320,12 @@ class PrivateQuantileDocument(MechanismPart):
 
 
 class RecordsDocument(Part):
-    """Columns of every record; the values are the rows of the table one after another."""
+    """Columns of every record, the public ones last; the values are the rows of the table one after another."""
 
     kind: Literal["records"] = "records"
-    columns: list[str] = Field(min_length=1)
+    columns: list[str]
+    public: list[str] = Field(default_factory=list)
+    missing: bool = Field(default=False, description="Whether values may be missing; which ones are is public.")
 
 
 class RandomisedResponseDocument(Part):
@@ -306,39 +336,66 @@ class RandomisedResponseDocument(Part):
     levels: int = Field(ge=2)
 
 
+AnyLaw: TypeAlias = Annotated[NoiseDocument | RandomisedResponseDocument, Field(discriminator="law")]
+
+
 class RecordNoiseDocument(MechanismPart):
-    """Independent noise on columns of every record; a scale is one number, one a column, or one a cell, row by row."""
+    """Independent noise on columns of every record.
+
+    One law, whose scale is one number, one a column, or one a cell, row by row; or a law for each column, whose scale is one
+    number or one a record.
+    """
 
     kind: Literal["record_noise"] = "record_noise"
     query: RecordsDocument
-    noise: Annotated[NoiseDocument | RandomisedResponseDocument, Field(discriminator="law")]
+    noise: AnyLaw | list[AnyLaw]
 
     @classmethod
     def of(cls, mechanism: Mechanism, store: Store) -> RecordNoiseDocument:
         assert isinstance(mechanism, RecordNoise)
-        columns, law = list(mechanism.query.columns), mechanism.noise
-        query = RecordsDocument(columns=columns)
-        if isinstance(law, RandomisedResponse):
-            return cls(query=query, noise=RandomisedResponseDocument(flip=float(law.flip), levels=law.levels))
-        scale = np.asarray(law.scale)
-        cells = scale if scale.ndim < 2 else np.ravel(np.broadcast_to(scale, (scale.shape[0], len(columns))))
-        name: Any = law.name
-        return cls(query=query, noise=NoiseDocument(law=name, scale=store("scale", cells)))
+        asked, law = mechanism.query, mechanism.noise
+        query = RecordsDocument(columns=list(asked.columns), public=list(asked.public), missing=asked.missing)
+        if isinstance(law, tuple):
+            laws = [_write_law(one, f"scale.{name}", store) for name, one in zip(asked.columns, law, strict=True)]
+            return cls(query=query, noise=laws)
+        if isinstance(law, Noise) and law.scale.ndim >= 2:
+            law = type(law)(jnp.ravel(jnp.broadcast_to(law.scale, (law.scale.shape[0], len(asked.columns)))))
+        return cls(query=query, noise=_write_law(law, "scale", store))
 
     def build(self, fetch: Fetch) -> Mechanism:
-        query = RecordColumns(self.query.columns)
-        if isinstance(self.noise, RandomisedResponseDocument):
-            return RecordNoise(query, RandomisedResponse(self.noise.flip, self.noise.levels))
-        scale = np.asarray(fetch(self.noise.scale))
-        if scale.size > len(query.columns):
-            scale = self.shaped(scale)
-        return RecordNoise(query, LAWS[self.noise.law](jnp.asarray(scale)))
+        query = RecordColumns(self.query.columns, self.query.public, missing=self.query.missing)
+        if isinstance(self.noise, list):
+            laws = tuple(_read_law(law, fetch) for law in self.noise)
+            if len(laws) != len(query.columns):
+                raise ValueError(f"A table with {len(query.columns)} noisy columns has {len(laws)} laws of noise.")
+            return RecordNoise(query, laws)
+        law, width = _read_law(self.noise, fetch), len(query.columns)
+        if isinstance(law, Noise) and law.scale.size > width and width:
+            if law.scale.size % width:
+                raise ValueError(f"The {law.scale.size} noise scales do not fill the columns {query.columns}.")
+            law = type(law)(law.scale.reshape(-1, width))
+        return RecordNoise(query, law)
+
+    @property
+    def table(self) -> Sequence[str]:
+        return [*self.query.columns, *self.query.public]
 
     def shaped(self, values: np.ndarray) -> np.ndarray:
-        width = len(self.query.columns)
+        width = len(self.table)
         if values.size % width:
-            raise ValueError(f"A table of the columns {self.query.columns} cannot hold {values.size} numbers.")
+            raise ValueError(f"A table of the columns {self.table} cannot hold {values.size} numbers.")
         return values.reshape(-1, width)
+
+
+def _write_law(law: Law, name: str, store: Store) -> NoiseDocument | RandomisedResponseDocument:
+    if isinstance(law, RandomisedResponse):
+        return RandomisedResponseDocument(flip=float(law.flip), levels=law.levels)
+    known: Any = law.name
+    return NoiseDocument(law=known, scale=store(name, np.asarray(law.scale)))
+
+
+def _read_law(law: NoiseDocument | RandomisedResponseDocument, fetch: Fetch) -> Law:
+    return RandomisedResponse(law.flip, law.levels) if isinstance(law, RandomisedResponseDocument) else law.build(fetch)
 
 
 AnyMechanism: TypeAlias = Annotated[

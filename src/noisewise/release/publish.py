@@ -16,17 +16,21 @@ counts and sums of integers are exact and pay nothing. Where n is confidential t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
 
-from noisewise.release.document import Measurement, Release, check_counted, total_privacy
+from noisewise.release.document import Measurement, Release, check_counted, noise_on, total_privacy
 from noisewise.release.mechanism import AdditiveNoise
 from noisewise.release.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace, Noise
 from noisewise.release.privacy import Privacy
 from noisewise.release.query import Neighbours, Query, check_neighbours
+from noisewise.release.randomised_response import RandomisedResponse
+from noisewise.release.record_columns import RecordColumns
+from noisewise.release.records import Law, RecordNoise
 from noisewise.release.tables import read_columns
 
 _LAWS = (Laplace, Gaussian, DiscreteLaplace, DiscreteGaussian)
@@ -38,8 +42,8 @@ _UPWARD = 1 + 2.0**-40
 
 def publish(
     records: Any,
-    query: Query | Sequence[Query],
-    noise: Noise | Sequence[Noise],
+    query: Query | RecordColumns | Sequence[Query | RecordColumns],
+    noise: Law | Mapping[str, Law] | Sequence[Law | Mapping[str, Law]],
     *,
     n: Literal["public", "unknown"] | None = None,
     neighbours: Neighbours = "replace_one",
@@ -53,6 +57,9 @@ def publish(
     ``add_remove_one`` it is confidential and something must count the records. ``delta`` asks for the guarantee as
     (epsilon, delta); otherwise it is pure where all the noise is Laplace, and zCDP where it is not. There is no seed.
 
+    ``nw.queries.Records`` publishes every record with noise on each of its values, by one law or by a law for each column. Only
+    randomised response has a guarantee of its own there: numbers have no bounds, so none is stated.
+
     >>> import noisewise as nw
     >>> query = nw.queries.Moments({"x": nw.Column(0, 10)}, [{"x": 1}])
     >>> release = publish({"x": [1.0, 2.0, 30.0]}, query, nw.noise.Laplace.calibrated(query, epsilon=0.5))
@@ -62,23 +69,35 @@ def publish(
     check_neighbours(neighbours)
     mechanisms = _pair(query, noise)
     status = _status(n, neighbours)
+    if status == "unknown" and any(isinstance(mechanism, RecordNoise) for mechanism in mechanisms):
+        raise ValueError(
+            "A release of every record publishes how many there are; use neighbours='replace_one' and leave n out."
+        )
     if names is not None and len(names) != len(mechanisms):
         raise ValueError(f"names must have one name for each query; got {len(names)} for {len(mechanisms)}.")
     check_counted(mechanisms, 1 if status == "public" else None)
     for mechanism in mechanisms:
-        mechanism.query.sensitivity(mechanism.noise.norm, neighbours)
-    columns = read_columns(records, [name for mechanism in mechanisms for name in mechanism.columns])
+        if isinstance(mechanism, AdditiveNoise):
+            mechanism.query.sensitivity(mechanism.noise.norm, neighbours)
+    columns = _read(records, mechanisms)
     count = len(next(iter(columns.values())))
     if status == "unknown" and count > _MANY:
         raise ValueError(
             f"With n confidential at most {_MANY} records can be published about; got more. Make n public."
         )
-    totals = [_exact(mechanism, columns) for mechanism in mechanisms]
+    totals = [_exact(m, columns) if isinstance(m, AdditiveNoise) else exact_records(m, columns) for m in mechanisms]
     slack_count = count if status == "public" else _MANY
-    parts = [_guarantee(mechanism, neighbours, slack_count) for mechanism in mechanisms]
-    stated = total_privacy(mechanisms, parts, delta)
+    parts = [
+        _guarantee(m, neighbours, slack_count) if isinstance(m, AdditiveNoise) else m.privacy(neighbours)
+        for m in mechanisms
+    ]
+    known = [part for part in parts if part is not None]
+    stated = total_privacy(mechanisms, known, delta) if len(known) == len(parts) else None
     with _opendp() as dp:
-        values = [_add_noise(dp, m.noise, total) for m, total in zip(mechanisms, totals, strict=True)]
+        values = [
+            _add_noise(dp, m.noise, total) if isinstance(m, AdditiveNoise) else add_record_noise(dp, m, total)
+            for m, total in zip(mechanisms, totals, strict=True)
+        ]
     measurements = [
         Measurement(mechanism=mechanism, value=value, name=None if names is None else names[j])
         for j, (mechanism, value) in enumerate(zip(mechanisms, values, strict=True))
@@ -86,20 +105,68 @@ def publish(
     return Release(measurements, count if status == "public" else None, neighbours=neighbours, stated=stated)
 
 
-def _pair(query: Query | Sequence[Query], noise: Noise | Sequence[Noise]) -> list[AdditiveNoise]:
-    queries = [query] if isinstance(query, Query) else list(query)
-    noises = [noise] if isinstance(noise, Noise) else list(noise)
+def _pair(query: Any, noise: Any) -> list[AdditiveNoise | RecordNoise]:
+    queries = [query] if isinstance(query, Query | RecordColumns) else list(query)
+    noises = [noise] if isinstance(noise, Noise | RandomisedResponse | Mapping) else list(noise)
     if len(queries) != len(noises) or not queries:
         raise ValueError(
             f"publish needs one noise for each query; got {len(queries)} queries and {len(noises)} noises."
         )
-    for law in noises:
-        if type(law) not in _LAWS:
+    for one, given in zip(queries, noises, strict=True):
+        for law in given.values() if isinstance(given, Mapping) else [given]:
+            allowed = (*_LAWS, RandomisedResponse) if isinstance(one, RecordColumns) else _LAWS
+            if type(law) not in allowed:
+                raise ValueError(
+                    f"publish has no safe sampler for {type(law).__name__} noise; it has "
+                    f"{', '.join(known.__name__ for known in allowed)}."
+                )
+    pairs = [noise_on(one, law) for one, law in zip(queries, noises, strict=True)]
+    return [pair for pair in pairs if isinstance(pair, AdditiveNoise | RecordNoise)]
+
+
+def _read(records: Any, mechanisms: Sequence[AdditiveNoise | RecordNoise]) -> dict[str, np.ndarray]:
+    gaps = [name for m in mechanisms if isinstance(m, RecordNoise) and m.query.missing for name in m.columns]
+    names = [name for m in mechanisms for name in m.columns]
+    columns = read_columns(records, names, missing=True) if gaps else {}
+    return columns | read_columns(records, [name for name in names if name not in gaps])
+
+
+def exact_records(mechanism: RecordNoise, columns: dict[str, np.ndarray]) -> np.ndarray:
+    """The exact table of a release of every record, and whether its noise can be added to it."""
+    table = np.stack([columns[name] for name in mechanism.columns], axis=-1)
+    for j, (name, law) in enumerate(mechanism.laws.items()):
+        there = table[:, j][~np.isnan(table[:, j])]
+        if isinstance(law, RandomisedResponse):
+            if np.any((there != np.round(there)) | (there < 0) | (there >= law.levels)):
+                raise ValueError(f"Column {name!r} must hold codes 0 to {law.levels - 1} for this randomised response.")
+        elif law.discrete and np.any((there != np.round(there)) | (np.abs(there) > _LARGEST_INTEGER)):
             raise ValueError(
-                f"publish has no safe sampler for {type(law).__name__} noise; it has "
-                f"{', '.join(known.__name__ for known in _LAWS)}."
+                f"Column {name!r} of the records is not made of integers (below 2^52), and {type(law).__name__} noise would "
+                "publish its fractional part exactly; use continuous noise, or round the column first."
             )
-    return [AdditiveNoise(one, law) for one, law in zip(queries, noises, strict=True)]
+    mechanism.check(table)
+    return table
+
+
+def add_record_noise(dp: Any, mechanism: RecordNoise, table: np.ndarray) -> np.ndarray:
+    """The table with noise on each value of its noisy columns that is there."""
+    released = table.copy()
+    for j, law in enumerate(mechanism.laws.values()):
+        there = ~np.isnan(table[:, j])
+        if isinstance(law, RandomisedResponse):
+            released[there, j] = [_respond(law, int(code)) for code in table[there, j]]
+        else:
+            scale = np.broadcast_to(np.asarray(law.scale), there.shape)[there]
+            released[there, j] = _add_noise(dp, type(law)(scale), table[there, j]) if np.any(there) else table[there, j]
+    return released
+
+
+def _respond(law: RandomisedResponse, code: int) -> int:
+    """A report of one code, in whole numbers from the operating system's generator: the probabilities are exact."""
+    lies, out_of = float(law.flip).as_integer_ratio()
+    if secrets.randbelow(out_of) >= lies:
+        return code
+    return (code + 1 + secrets.randbelow(law.levels - 1)) % law.levels
 
 
 def _status(n: str | None, neighbours: Neighbours) -> Literal["public", "unknown"]:

@@ -8,47 +8,64 @@ from typing import Any
 import equinox as eqx
 import numpy as np
 
+from noisewise.release.tables import column_names, read_columns
+
 
 class RecordColumns(eqx.Module):
-    """The query ``nw.queries.Records(columns=("y", "x1"))``: these columns of every record, each with its own noise.
+    """The query ``nw.queries.Records(columns=("y", "x1"))``: these columns of every record, each number with its own noise.
+
+    ``public`` names columns that are released beside them as they are, without noise. ``missing=True`` says that values may be
+    missing (NaN), and that which ones are is public.
 
     >>> import noisewise as nw
-    >>> query = nw.queries.Records(columns=("x",))
-    >>> nw.Measurement(query, nw.noise.RandomisedResponse(0.2), [[1.0], [0.0], [1.0]]).value.shape
-    (3, 1)
+    >>> query = nw.queries.Records(columns=("x",), public=("region",))
+    >>> nw.Measurement(query, nw.noise.RandomisedResponse(0.2), {"x": [1, 0, 1], "region": [3, 3, 4]}).value.shape
+    (3, 2)
     """
 
     columns: tuple[str, ...] = eqx.field(static=True)
+    public: tuple[str, ...] = eqx.field(static=True)
+    missing: bool = eqx.field(static=True)
 
-    def __init__(self, columns: Sequence[str]) -> None:
-        if isinstance(columns, str) or not columns or len(set(columns)) < len(tuple(columns)):
-            raise ValueError(f"columns must be distinct names such as ('y', 'x1'); got {columns!r}.")
-        self.columns = tuple(columns)
+    def __init__(self, columns: Sequence[str], public: Sequence[str] = (), *, missing: bool = False) -> None:
+        if isinstance(columns, str) or isinstance(public, str):
+            raise ValueError(
+                f"columns and public must be lists of names such as ('y', 'x1'); got {columns!r}, {public!r}."
+            )
+        names = (*columns, *public)
+        if not names or len(set(names)) < len(names) or not all(isinstance(name, str) and name for name in names):
+            raise ValueError(f"columns and public must be distinct names such as ('y', 'x1'); got {names!r}.")
+        self.columns, self.public, self.missing = tuple(columns), tuple(public), bool(missing)
+
+    @property
+    def all_columns(self) -> tuple[str, ...]:
+        """The columns of the released table: the noisy ones, then the public ones."""
+        return (*self.columns, *self.public)
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The column names."""
-        return self.columns
+        return self.all_columns
 
     def flatten(self, value: Any) -> np.ndarray:
-        """A released table, given as a mapping of columns or as an array (n, columns), as an array (n, columns)."""
-        if isinstance(value, Mapping):
-            missing = [name for name in self.columns if name not in value]
-            if missing:
-                raise ValueError(f"The released records lack the columns {missing}; got {list(value)}.")
-            parts = [np.asarray(value[name], dtype=float) for name in self.columns]
-            if any(part.ndim != 1 or part.shape != parts[0].shape for part in parts):
+        """A released table, by column or as an array (n, columns) with the public columns last, as such an array."""
+        names = self.all_columns
+        if isinstance(value, Mapping) or hasattr(value, "columns") or hasattr(value, "column_names"):
+            extra = [name for name in column_names(value) if name not in names]
+            if extra:
                 raise ValueError(
-                    f"The released columns must be rows of numbers of one length; got the shapes {[p.shape for p in parts]}."
+                    f"The released records hold the columns {extra}, which the query does not name; add them to public if they are "
+                    "released without noise, or leave them out."
                 )
-            return np.stack(parts, axis=-1)
+            found = read_columns(value, names, missing=True)
+            return np.stack([found[name] for name in names], axis=-1)
         table = np.asarray(value, dtype=float)
-        if table.ndim != 2 or table.shape[1] != len(self.columns):
+        if table.ndim != 2 or table.shape[1] != len(names):
             raise ValueError(
-                f"Released records are a table with a row a record and the columns {self.columns}; got shape {table.shape}."
+                f"Released records are a table with a row a record and the columns {names}; got shape {table.shape}."
             )
         return table
 
     def unflatten(self, table: np.ndarray) -> dict[str, np.ndarray]:
         """The released table by column."""
-        return dict(zip(self.columns, np.asarray(table).T, strict=True))
+        return dict(zip(self.all_columns, np.asarray(table).T, strict=True))

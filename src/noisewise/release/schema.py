@@ -22,9 +22,9 @@ from noisewise.release.mechanism_documents import (
     AnyMechanism,
     ArrayFile,
     Fetch,
-    Numbers,
     Part,
     Store,
+    TableFile,
     names_of,
 )
 from noisewise.release.privacy import Privacy
@@ -76,7 +76,7 @@ class MeasurementDocument(Part):
     mechanism: AnyMechanism
     sensitivity: SensitivityDocument | None = None
     privacy: AnyPrivacy | None = None
-    values: Numbers
+    values: float | list[float | None] | ArrayFile | TableFile
 
 
 class CountDocument(Part):
@@ -128,13 +128,10 @@ def write_document(release: Release, store: Store) -> ReleaseDocument:
     """The document of a release; ``store`` says what becomes of an array: numbers in place, or a file."""
     from noisewise import __version__
 
-    measurements = []
-    for number, measurement in enumerate(release.measurements, start=1):
-
-        def named(label: str, array: np.ndarray, number: int = number) -> float | list[float] | ArrayFile:
-            return store(f"{number}.{label}", array)
-
-        measurements.append(_write_measurement(measurement, release.neighbours, named))
+    measurements = [
+        _write_measurement(measurement, release.neighbours, _Numbered(number, store))
+        for number, measurement in enumerate(release.measurements, start=1)
+    ]
     return ReleaseDocument(
         written_by=f"noisewise {__version__}",
         n=CountDocument(value=release.n, status="unknown" if release.n is None else "public"),
@@ -142,6 +139,16 @@ def write_document(release: Release, store: Store) -> ReleaseDocument:
         privacy=write_privacy(release.privacy),
         measurements=measurements,
     )
+
+
+class _Numbered:
+    """A store whose names begin with the number of the measurement."""
+
+    def __init__(self, number: int, store: Store) -> None:
+        self.number, self.store = number, store
+
+    def __call__(self, name: str, array: np.ndarray, columns: Sequence[str] | None = None) -> Any:
+        return self.store(f"{self.number}.{name}", array, columns)
 
 
 def read_document(document: ReleaseDocument, fetch: Fetch) -> Release:
@@ -185,7 +192,9 @@ def _write_measurement(measurement: Measurement, neighbours: Neighbours, store: 
         mechanism=mechanism,
         sensitivity=sensitivity,
         privacy=write_privacy(measurement.mechanism.privacy(neighbours)),
-        values=store("values", np.ravel(np.asarray(measurement.value))),
+        values=store("values", np.ravel(np.asarray(measurement.value)))
+        if mechanism.table is None
+        else store("records", np.asarray(measurement.value), mechanism.table),
     )
 
 

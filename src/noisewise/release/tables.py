@@ -22,17 +22,20 @@ def column_names(records: Any) -> list[str]:
     )
 
 
-def read_columns(records: Any, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """The named columns as arrays of float64 (integers and booleans exactly), all finite and equally long."""
+def read_columns(records: Any, names: Iterable[str], *, missing: bool = False) -> dict[str, np.ndarray]:
+    """The named columns as arrays of float64 (integers and booleans exactly), all finite and equally long.
+
+    With ``missing`` a value may be NaN (or None, or a null of the table).
+    """
     present = column_names(records)
     wanted = tuple(dict.fromkeys(names))
-    missing = [name for name in wanted if name not in present]
-    if missing:
+    absent = [name for name in wanted if name not in present]
+    if absent:
         raise ValueError(
-            f"The records have no column {', '.join(map(repr, missing))}; they have {', '.join(map(repr, present)) or 'none'}. "
+            f"The records have no column {', '.join(map(repr, absent))}; they have {', '.join(map(repr, present)) or 'none'}. "
             "Rename the columns of the records, or those of the query."
         )
-    columns = {name: _numbers(name, _raw(records, name)) for name in wanted}
+    columns = {name: _numbers(name, _raw(records, name), missing=missing) for name in wanted}
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"The columns of the records differ in length: {lengths}. Give one value for each record.")
@@ -51,8 +54,11 @@ def _raw(records: Any, name: str) -> Any:
     return records[name]
 
 
-def _numbers(name: str, values: Any) -> np.ndarray:
+def _numbers(name: str, values: Any, *, missing: bool) -> np.ndarray:
     array = values.to_numpy() if callable(getattr(values, "to_numpy", None)) else np.asarray(values)
+    if missing and array.dtype.kind == "O":
+        empty = np.asarray([value is None for value in array], dtype=bool)
+        array = np.where(empty, np.nan, array).astype(float) if np.any(empty) else array
     if array.ndim != 1:
         raise ValueError(
             f"Column {name!r} of the records must have one value for each record; got shape {array.shape}."
@@ -63,7 +69,7 @@ def _numbers(name: str, values: Any) -> np.ndarray:
             "code it as numbers and remove or impute missing values."
         )
     numbers = array.astype(float)
-    if not np.all(np.isfinite(numbers)):
+    if not np.all(np.isfinite(numbers) | (missing & np.isnan(numbers))):
         bad = int(np.sum(~np.isfinite(numbers)))
         raise ValueError(
             f"Column {name!r} of the records has {bad} value(s) that are missing, NaN or infinite; "

@@ -1,52 +1,193 @@
-"""The plots of the report as inline SVG, drawn by matplotlib without a display.
+"""Pictures of a release and of what is known from it: ``nw.plots``. Each function returns a matplotlib ``Figure``.
 
-Text and axes take the colour of the page (``currentColor``), so that the same picture is readable on light and on dark; the
-pictures scale with the width they are given, and each has an alternative text.
+A figure is shown by a notebook, saved by ``figure.savefig``, and carries its description in words, ``figure.get_label()``.
+Everything in the result can also be drawn by ArviZ (``arviz_plots.plot_dist(dt)`` and the like).
 """
 
 from __future__ import annotations
 
-import html
-import io
-import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from noisewise.report.summary import Row, Spread
+from noisewise.release.document import Release
+from noisewise.report.drawing import CHAINS, COLOURS, INK, density, new_figure, window
+from noisewise.report.predictive import predicted
+from noisewise.report.summary import LEVEL, Row, Spread, rows_of, scalars, summarise
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    import xarray as xr
     from matplotlib.figure import Figure
 
-COLOURS = {"posterior": "#2f7fe0", "naive": "#e8730c", "prior": "#8a94a0"}
-_CHAINS = ("#2f7fe0", "#e8730c", "#1f9e77", "#b455c8", "#c2a017", "#d6456b")
-_INK = "#010203"
+    from noisewise.models.base import Model
+    from noisewise.pricing import Price
+
 _POINTS = 300
 _BINS = 20
-_LEAST_PRIOR = 30
+_MOST = 24
+_PARTS = {
+    "prior": ("#8a94a0", "prior"),
+    "sampling": ("#1f9e77", "sampling of the records"),
+    "clamping": ("#b455c8", "clamping and summing"),
+    "noise": ("#e8730c", "privacy noise"),
+}
 
 
-def density_plot(name: str, draws: Mapping[str, np.ndarray], row: Row, number: int) -> str:
-    """The density of one parameter: posterior, with the naive posterior and the prior where they are given."""
-    figure, axes = _figure(4.2, 2.3)
-    low, high = _window([draws[kind] for kind in ("posterior", "naive") if kind in draws])
-    for kind in ("prior", "naive", "posterior"):
-        if kind in draws:
-            _density(axes, draws[kind], kind, low, high)
-    axes.set_xlim(low, high)
-    axes.set_ylim(bottom=0)
-    axes.set_yticks([])
-    axes.set_xlabel(name)
-    axes.spines["left"].set_visible(False)
-    said = [f"{kind} {_words(spread)}" for kind, spread in _spreads(row) if kind in draws]
-    return _svg(figure, f"Densities of {name}: {'; '.join(said)}.", number)
+def compare(
+    dt: xr.DataTree, *, model: Model | None = None, var_names: Iterable[str] | None = None, level: float = LEVEL
+) -> Figure:
+    """Prior, naive and noise-aware posterior on one axis for each parameter.
+
+    ``dt`` holds the groups ``prior`` and ``naive`` if ``noisewise fit`` wrote it; else give the ``model`` and they are drawn.
+    ``var_names`` picks variables; at most 24 scalars are drawn.
+
+    >>> import noisewise as nw
+    >>> query = nw.queries.Moments({"x": nw.Column(0, 1)}, [{"x": 1}])
+    >>> release = nw.Release([nw.Measurement(query, nw.noise.Laplace(5.0), [31.0])], n=100)
+    >>> dt = nw.sample(nw.models.Bernoulli(), release, random_seed=1)
+    >>> nw.plots.compare(dt, model=nw.models.Bernoulli()).get_label()[:16]
+    'Densities of p: '
+    """
+    return _densities(dt, ("prior", "naive", "posterior"), model, var_names, level)
 
 
-def interval_plot(rows: Sequence[Row], number: int) -> str:
-    """The 90% intervals of several parameters one under the other, with the naive ones and the prior's below each."""
-    figure, axes = _figure(6.4, 0.7 + 0.34 * len(rows))
+def prior_posterior(
+    dt: xr.DataTree, *, model: Model | None = None, var_names: Iterable[str] | None = None, level: float = LEVEL
+) -> Figure:
+    """The posterior over the prior, one axis for each parameter: what the release taught."""
+    return _densities(dt, ("prior", "posterior"), model, var_names, level)
+
+
+def intervals(
+    dt: xr.DataTree, *, model: Model | None = None, var_names: Iterable[str] | None = None, level: float = LEVEL
+) -> Figure:
+    """Intervals of all parameters, one under the other, with the naive ones and the prior's below each."""
+    return interval_figure(_chosen(_with_groups(dt, model), var_names, level), level)
+
+
+def mixing(dt: xr.DataTree, *, var_names: Iterable[str] | None = None) -> Figure:
+    """Traces of the chains on the left, rank histograms on the right: level ranks mean that the chains agree."""
+    rows = _chosen(dt, var_names, LEVEL)
+    return mixing_figure(rows, scalars(dt["posterior"].to_dataset()))
+
+
+def release(published: Release | xr.DataTree, *, level: float = LEVEL) -> Figure:
+    """What was published, every number with the interval that its noise alone would leave around it.
+
+    The bars are ``level`` intervals of the noise (by its own standard deviation and a normal picture); a bar across zero says that
+    the number by itself does not tell a sum from nothing.
+    """
+    published = published if isinstance(published, Release) else _release_of(published)
+    parts = [part for part in map(_numbers, published.measurements) if part is not None]
+    if not parts:
+        raise ValueError("This release has no numbers with noise of a known variance to draw.")
+    sizes = [min(len(labels), _MOST) for labels, _, _ in parts]
+    figure, grid = new_figure(6.4, 0.8 * len(parts) + 0.27 * sum(sizes), rows=len(parts))
+    wide, said = _normal_quantile(level), []
+    for axes, (labels, values, deviations) in zip(grid[:, 0], parts, strict=True):
+        shown = len(labels[:_MOST])
+        places = np.arange(shown)
+        axes.errorbar(
+            values[:shown],
+            places,
+            xerr=wide * deviations[:shown],
+            fmt="o",
+            markersize=4,
+            color=COLOURS["posterior"],
+            elinewidth=2,
+        )
+        axes.axvline(0.0, color=INK, linewidth=0.6, linestyle=":")
+        axes.set_yticks(places, labels[:shown])
+        axes.set_ylim(shown - 0.5, -0.5)
+        axes.tick_params(axis="y", length=0)
+        said += [
+            f"{label} {value:.4g} ± {wide * deviation:.3g}"
+            for label, value, deviation in zip(labels, values, deviations, strict=True)
+        ][:_MOST]
+    figure.set_label(f"The released numbers with {level:.0%} intervals of their noise: {'; '.join(said)}.")
+    return figure
+
+
+def price(cost: Price | xr.DataTree) -> Figure:
+    """The posterior variance of every parameter split into prior, sampling, clamping and privacy noise (:func:`noisewise.price`)."""
+    names, parts = _price_parts(cost)
+    variance = np.sum([parts[part] for part in _PARTS], axis=0)
+    shares = {part: np.clip(np.divide(parts[part], variance), 0, None) for part in _PARTS}
+    figure, grid = new_figure(6.4, 1.0 + 0.34 * len(names))
+    axes, left = grid[0, 0], np.zeros(len(names))
+    for part, (colour, words) in _PARTS.items():
+        axes.barh(range(len(names)), shares[part], left=left, color=colour, height=0.6, label=words)
+        left = left + shares[part]
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_xlim(0, max(1.0, float(left.max())))
+    axes.set_xlabel("share of the posterior variance")
+    axes.tick_params(axis="y", length=0)
+    figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=8.5, labelcolor=INK)
+    said = [
+        f"{name}: {', '.join(f'{shares[part][j]:.0%} {words}' for part, (_, words) in _PARTS.items())}"
+        for j, name in enumerate(names)
+    ]
+    figure.set_label(f"Where the posterior variance comes from. {'. '.join(said)}.")
+    return figure
+
+
+def predictive(dt: xr.DataTree, *, level: float = LEVEL) -> Figure:
+    """Every released number in the interval of what the fitted model would release again, in units of that interval's half width."""
+    numbers = predicted(dt, level)
+    if not numbers:
+        raise ValueError("This result has no posterior predictive draws of its release to draw.")
+    shown = numbers[: 2 * _MOST]
+    figure, grid = new_figure(6.4, 0.8 + 0.24 * len(shown))
+    axes = grid[0, 0]
+    for place, number in enumerate(shown):
+        middle, half = 0.5 * (number.low + number.high), 0.5 * (number.high - number.low) or 1.0
+        axes.plot([-1, 1], [place, place], color=COLOURS["posterior"], linewidth=3, alpha=0.45)
+        axes.plot([(number.value - middle) / half], [place], "o", color=COLOURS["naive"], markersize=4.5)
+    axes.set_yticks(range(len(shown)), [number.label for number in shown])
+    axes.set_ylim(len(shown) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel(f"released number (dot) within the {level:.0%} interval of simulated releases (bar)")
+    outside = [number.label for number in numbers if not number.low <= number.value <= number.high]
+    figure.set_label(
+        f"Posterior predictive check of {len(numbers)} released numbers: "
+        f"{len(numbers) - len(outside)} inside their {level:.0%} interval"
+        f"{', outside: ' + ', '.join(outside[:_MOST]) if outside else ''}."
+    )
+    return figure
+
+
+def density_figure(
+    rows: Sequence[Row], draws: Mapping[str, Mapping[str, np.ndarray]], level: float = LEVEL, columns: int = 1
+) -> Figure:
+    """Densities of some parameters; ``draws`` by kind (posterior, naive, prior) and name."""
+    deep = -(-len(rows) // columns)
+    figure, grid = new_figure(4.2 * columns, 2.3 * deep, rows=deep, columns=columns)
+    said = []
+    for axes, row in zip(grid.flat, rows, strict=False):
+        mine = {kind: group[row.name] for kind, group in draws.items() if row.name in group}
+        low, high = window([mine[kind] for kind in ("posterior", "naive") if kind in mine])
+        for kind in ("prior", "naive", "posterior"):
+            if kind in mine:
+                density(axes, mine[kind], kind, low, high)
+        axes.set_xlim(low, high)
+        axes.set_ylim(bottom=0)
+        axes.set_yticks([])
+        axes.set_xlabel(row.name)
+        axes.spines["left"].set_visible(False)
+        words = [f"{kind} {_words(spread, level)}" for kind, spread in _spreads(row) if kind in mine]
+        said.append(f"Densities of {row.name}: {'; '.join(words)}.")
+    for axes in list(grid.flat)[len(rows) :]:
+        axes.set_visible(False)
+    figure.set_label(" ".join(said))
+    return figure
+
+
+def interval_figure(rows: Sequence[Row], level: float = LEVEL) -> Figure:
+    """The intervals of some parameters one under the other; the prior's is cut off where it is wider than the rest."""
+    figure, grid = new_figure(6.4, 0.7 + 0.34 * len(rows))
+    axes = grid[0, 0]
     ends = [end for row in rows for kind, s in _spreads(row) if kind != "prior" for end in (s.low, s.high)]
     margin = 0.08 * (max(ends) - min(ends) or 1.0)
     axes.set_xlim(min(ends) - margin, max(ends) + margin)
@@ -57,81 +198,113 @@ def interval_plot(rows: Sequence[Row], number: int) -> str:
     axes.set_yticks(range(len(rows)), [row.name for row in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
-    said = [f"{row.name}: {', '.join(f'{kind} {_words(s)}' for kind, s in _spreads(row))}" for row in rows]
-    return _svg(figure, f"90% intervals. {'. '.join(said)}.", number)
+    said = [f"{row.name}: {', '.join(f'{kind} {_words(s, level)}' for kind, s in _spreads(row))}" for row in rows]
+    figure.set_label(f"{level:.0%} intervals. {'. '.join(said)}.")
+    return figure
 
 
-def trace_plot(row: Row, draws: np.ndarray, number: int) -> str:
-    """The draws of one parameter by chain: their course on the left, their ranks on the right."""
-    figure, (left, right) = _figure(7.4, 1.9, columns=2)
-    chains, length = draws.shape
-    step = -(-length // _POINTS)
-    for chain in range(chains):
-        left.plot(
-            np.arange(0, length, step),
-            draws[chain, ::step],
-            color=_CHAINS[chain % len(_CHAINS)],
-            linewidth=0.7,
-            alpha=0.8,
+def mixing_figure(rows: Sequence[Row], draws: Mapping[str, np.ndarray]) -> Figure:
+    """The draws of some parameters by chain: their course on the left, their ranks on the right."""
+    figure, grid = new_figure(7.4, 1.9 * len(rows), rows=len(rows), columns=2)
+    said = []
+    for (left, right), row in zip(grid, rows, strict=True):
+        values = draws[row.name]
+        chains, length = values.shape
+        step = -(-length // _POINTS)
+        ranks = np.argsort(np.argsort(values, axis=None)).reshape(values.shape)
+        edges = np.linspace(0, values.size, _BINS + 1)
+        for chain in range(chains):
+            colour = CHAINS[chain % len(CHAINS)]
+            left.plot(np.arange(0, length, step), values[chain, ::step], color=colour, linewidth=0.7, alpha=0.8)
+            heights = np.histogram(ranks[chain], edges)[0] / (length / _BINS)
+            right.stairs(heights, edges, color=colour, linewidth=1.1)
+        left.set_xlabel("draw" if step == 1 else f"draw (one in {step} shown)")
+        left.set_ylabel(row.name)
+        right.axhline(1.0, color=INK, linewidth=0.6, linestyle=":")
+        right.set_ylim(bottom=0)
+        right.set_xticks([])
+        right.set_xlabel("rank among all chains (level is good)")
+        said.append(
+            f"Traces and rank histograms of {row.name} in {chains} chains of {length} draws: R-hat {row.rhat:.3f}, "
+            f"bulk effective sample size {row.ess_bulk:.0f}."
         )
-    left.set_xlabel("draw" if step == 1 else f"draw (every {step}th)")
-    left.set_ylabel(row.name)
-    ranks = np.argsort(np.argsort(draws, axis=None)).reshape(draws.shape)
-    edges = np.linspace(0, draws.size, _BINS + 1)
-    for chain in range(chains):
-        heights = np.histogram(ranks[chain], edges)[0] / (length / _BINS)
-        right.stairs(heights, edges, color=_CHAINS[chain % len(_CHAINS)], linewidth=1.1)
-    right.axhline(1.0, color=_INK, linewidth=0.6, linestyle=":")
-    right.set_ylim(bottom=0)
-    right.set_xticks([])
-    right.set_xlabel("rank among all chains (level is good)")
-    return _svg(
-        figure,
-        f"Traces and rank histograms of {row.name} in {chains} chains of {length} draws: R-hat {row.rhat:.3f}, "
-        f"bulk effective sample size {row.ess_bulk:.0f}.",
-        number,
-    )
+    figure.set_label(" ".join(said))
+    return figure
 
 
-def _figure(width: float, height: float, columns: int = 1) -> tuple[Figure, Any]:
-    from matplotlib.figure import Figure
+def _densities(
+    dt: xr.DataTree, kinds: Sequence[str], model: Model | None, var_names: Iterable[str] | None, level: float
+) -> Figure:
+    dt = _with_groups(dt, model)
+    there = [kind for kind in kinds if kind in dt.children]
+    if len(there) == 1:
+        raise ValueError("This result has draws of its posterior alone; give model= and the others are drawn from it.")
+    draws = {kind: scalars(dt[kind].to_dataset()) for kind in there}
+    rows = _chosen(dt, var_names, level)
+    figure = density_figure(rows, draws, level, columns=min(3, len(rows)))
+    from matplotlib.lines import Line2D
 
-    figure = Figure(figsize=(width, height), layout="constrained")
-    figure.patch.set_alpha(0)
-    grid = figure.subplots(1, columns)
-    for axes in np.atleast_1d(grid):
-        axes.patch.set_alpha(0)
-        axes.spines[["top", "right"]].set_visible(False)
-        for spine in axes.spines.values():
-            spine.set_color(_INK)
-        axes.tick_params(colors=_INK, labelsize=9)
-        axes.xaxis.label.set_color(_INK)
-        axes.yaxis.label.set_color(_INK)
-    return figure, grid
-
-
-def _density(axes: Axes, draws: np.ndarray, kind: str, low: float, high: float) -> None:
-    inside = draws[(draws >= low) & (draws <= high)]
-    if np.ptp(draws) == 0:
-        axes.axvline(float(draws.flat[0]), color=COLOURS[kind])
-        return
-    if inside.size < _LEAST_PRIOR:
-        return
-    from arviz_stats.base import array_stats
-
-    grid, heights, _ = array_stats.kde(inside.reshape(-1))
-    share = inside.size / draws.size
-    axes.plot(grid, share * heights, color=COLOURS[kind], linewidth=1.8, linestyle="--" if kind == "prior" else "-")
-    if kind == "posterior":
-        axes.fill_between(grid, share * heights, color=COLOURS[kind], alpha=0.18, linewidth=0)
+    lines = [Line2D([], [], color=COLOURS[kind], linestyle="--" if kind == "prior" else "-") for kind in there]
+    figure.legend(lines, there, loc="outside upper center", ncols=3, frameon=False, labelcolor=INK)
+    return figure
 
 
-def _window(groups: Sequence[np.ndarray]) -> tuple[float, float]:
-    """From the smallest 0.2% to the largest 99.8% quantile of the groups, a little widened."""
-    low = min(float(np.quantile(draws, 0.002)) for draws in groups)
-    high = max(float(np.quantile(draws, 0.998)) for draws in groups)
-    margin = 0.03 * (high - low) or 1.0
-    return low - margin, high + margin
+def _with_groups(dt: xr.DataTree, model: Model | None) -> xr.DataTree:
+    if "posterior" not in dt.children:
+        raise ValueError("A plot needs a DataTree made by nw.sample; this one has no posterior.")
+    if model is None:
+        return dt
+    from noisewise.comparison import add_comparisons
+
+    return add_comparisons(dt, model, _release_of(dt))
+
+
+def _release_of(dt: xr.DataTree) -> Release:
+    from noisewise.comparison import release_of
+
+    return release_of(dt)
+
+
+def _chosen(dt: xr.DataTree, var_names: Iterable[str] | None, level: float) -> list[Row]:
+    rows = summarise(dt, level=level)
+    if var_names is None:
+        return rows[:_MOST]
+    wanted = [var_names] if isinstance(var_names, str) else list(var_names)
+    unknown = [name for name in wanted if name not in dt["posterior"].data_vars]
+    if unknown:
+        raise ValueError(
+            f"var_names has {unknown[0]!r}; the posterior's variables are {list(dt['posterior'].data_vars)}."
+        )
+    return [row for name in wanted for row in rows_of(rows, name)][:_MOST]
+
+
+def _numbers(measurement: object) -> tuple[list[str], np.ndarray, np.ndarray] | None:
+    """Labels, released values and noise standard deviations of a measurement with additive noise."""
+    mechanism, value = measurement.mechanism, measurement.value  # type: ignore[attr-defined]
+    variance = mechanism.noise_variance
+    if variance is None or mechanism.per_record:
+        return None
+    values = np.atleast_1d(np.asarray(value, dtype=float)).reshape(-1)
+    query = measurement.query  # type: ignore[attr-defined]
+    labels = list(query.labels) if query is not None else [str(j) for j in range(values.size)]
+    return labels, values, np.sqrt(np.broadcast_to(np.asarray(variance), values.shape))
+
+
+def _price_parts(cost: Price | xr.DataTree) -> tuple[list[str], dict[str, np.ndarray]]:
+    from noisewise.pricing import Price
+
+    if isinstance(cost, Price):
+        return list(cost.labels), {part: np.asarray(getattr(cost, part)) for part in _PARTS}
+    if "price" not in cost.children:
+        raise ValueError("This result holds no price of privacy; give nw.price(dt, model, release) instead.")
+    group = cost["price"].to_dataset()
+    return [str(name) for name in group["parameter"].values], {part: group[part].values for part in _PARTS}
+
+
+def _normal_quantile(level: float) -> float:
+    from scipy.special import ndtri
+
+    return float(ndtri(0.5 + 0.5 * level))
 
 
 def _spreads(row: Row) -> list[tuple[str, Spread]]:
@@ -139,31 +312,5 @@ def _spreads(row: Row) -> list[tuple[str, Spread]]:
     return [(kind, spread) for kind, spread in pairs if spread is not None]
 
 
-def _words(spread: Spread) -> str:
-    return f"mean {spread.mean:.3g}, 90% interval {spread.low:.3g} to {spread.high:.3g}"
-
-
-def _svg(figure: Figure, alternative: str, number: int) -> str:
-    """The figure as an inline SVG element with names of its own, page colours and an alternative text."""
-    from matplotlib import rc_context
-
-    buffer = io.StringIO()
-    with rc_context(
-        {"svg.fonttype": "none", "svg.hashsalt": "noisewise", "font.size": 10, "font.family": "sans-serif"}
-    ):
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    text = buffer.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = text.replace(_INK, "currentColor").replace("stroke: #000000", "stroke: currentColor")
-    text = re.sub(r'\bid="', f'id="f{number}-', text)
-    text = re.sub(r'(url\(#|href="#)', rf"\g<1>f{number}-", text)
-    text = re.sub(r"font: [^;\"]*?(\d+(?:\.\d+)?)px [^;\"]*", r"font: \1px system-ui, sans-serif", text)
-    label = html.escape(alternative, quote=True)
-    return re.sub(r"<svg [^>]*", lambda match: _opening(match.group(0), label), text, count=1)
-
-
-def _opening(tag: str, label: str) -> str:
-    view = re.search(r'viewBox="[^"]*"', tag)
-    links = re.findall(r'xmlns(?::\w+)?="[^"]*"', tag)
-    return " ".join(["<svg", *links, view.group(0) if view else "", f'role="img" aria-label="{label}"'])
+def _words(spread: Spread, level: float) -> str:
+    return f"mean {spread.mean:.3g}, {level:.0%} interval {spread.low:.3g} to {spread.high:.3g}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +11,13 @@ import numpy as np
 if TYPE_CHECKING:
     import xarray as xr
 
-LOW, HIGH = 0.05, 0.95
-"""The ends of the 90% interval, the papers' choice."""
+LEVEL = 0.9
+"""The probability in an interval unless another is asked for: the papers' choice."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean, standard deviation and the 90% equal-tailed interval of a set of draws."""
+    """Mean, standard deviation and the equal-tailed interval of a set of draws."""
 
     mean: float
     sd: float
@@ -24,8 +25,8 @@ class Spread:
     high: float
 
     @classmethod
-    def of(cls, draws: np.ndarray) -> Spread:
-        low, high = np.quantile(draws, [LOW, HIGH])
+    def of(cls, draws: np.ndarray, level: float = LEVEL) -> Spread:
+        low, high = np.quantile(draws, [0.5 - 0.5 * level, 0.5 + 0.5 * level])
         return cls(float(np.mean(draws)), float(np.std(draws, ddof=1)), float(low), float(high))
 
 
@@ -61,8 +62,21 @@ def scalars(group: xr.Dataset) -> dict[str, np.ndarray]:
     return found
 
 
-def summarise(tree: xr.DataTree) -> list[Row]:
+def check_level(level: float) -> float:
+    """The probability of an interval, or a sentence."""
+    if isinstance(level, bool) or not isinstance(level, int | float | np.number) or not 0 < level < 1:
+        raise ValueError(f"level must be the probability of an interval, between 0 and 1; got {level!r}.")
+    return float(level)
+
+
+def rows_of(rows: Iterable[Row], variable: str) -> list[Row]:
+    """The rows of one variable, scalar or array."""
+    return [row for row in rows if row.name.partition("[")[0] == variable]
+
+
+def summarise(tree: xr.DataTree, *, level: float = LEVEL) -> list[Row]:
     """One row for each scalar parameter; ``naive`` and ``prior`` are filled where the tree has those groups."""
+    level = check_level(level)
     posterior = tree["posterior"].to_dataset()
     shares = {
         name: share
@@ -72,8 +86,10 @@ def summarise(tree: xr.DataTree) -> list[Row]:
     others = {kind: scalars(tree[kind].to_dataset()) if kind in tree.children else {} for kind in ("naive", "prior")}
     rows = []
     for name, draws in scalars(posterior).items():
-        naive, prior = (Spread.of(others[kind][name]) if name in others[kind] else None for kind in ("naive", "prior"))
-        rows.append(Row(name, Spread.of(draws), *_judged(draws), shares[name], naive, prior))
+        naive, prior = (
+            Spread.of(others[kind][name], level) if name in others[kind] else None for kind in ("naive", "prior")
+        )
+        rows.append(Row(name, Spread.of(draws, level), *_judged(draws), shares[name], naive, prior))
     return rows
 
 
@@ -93,7 +109,7 @@ def _judged(draws: np.ndarray) -> tuple[float, float, float]:
         return float(getattr(array_stats, name)(draws, chain_axis=0, draw_axis=1, **how))
 
     rhat = measure("rhat") if draws.shape[0] > 1 else float("nan")
-    return rhat, measure("ess", method="bulk"), measure("ess", method="tail", prob=(LOW, HIGH))
+    return rhat, measure("ess", method="bulk"), measure("ess", method="tail", prob=(0.05, 0.95))
 
 
 def _finite(value: Any) -> Any:

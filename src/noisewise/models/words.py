@@ -1,0 +1,180 @@
+"""A model in words: its law as formulas, and the Python expression that makes it again, for reports."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from noisewise.models.base import Model
+from noisewise.models.bernoulli import Bernoulli
+from noisewise.models.categorical import Categorical
+from noisewise.models.exponential import Exponential
+from noisewise.models.gamma_known_shape import GammaKnownShape
+from noisewise.models.linear_regression import LinearRegression
+from noisewise.models.naive_bayes import NaiveBayes
+from noisewise.models.normal import Normal
+from noisewise.models.poisson import Poisson
+from noisewise.models.priors import InverseGamma, InverseWishart, NormalPrior
+from noisewise.models.unknown_size import UnknownSize
+
+
+def formulas(model: Model) -> tuple[str, ...]:
+    """The law of a record and the priors, a line each; empty for a model that is not the library's.
+
+    >>> import noisewise as nw
+    >>> print(*formulas(nw.models.Bernoulli(2, 3, column="smokes")), sep="; ")
+    smokesᵢ ~ Bernoulli(p); p ~ Beta(2, 3)
+    """
+    if isinstance(model, UnknownSize):
+        return (*formulas(model.model), f"n between {model.lower} and {model.upper}")
+    write = _FORMULAS.get(type(model))
+    return () if write is None else tuple(write(model))
+
+
+def expression(model: Model) -> str | None:
+    """The Python expression that makes the model again, or None where there is none (functions have no text).
+
+    >>> import noisewise as nw
+    >>> expression(nw.models.Poisson(6, 1.5))
+    "nw.models.Poisson(shape=6.0, rate=1.5, column='x')"
+    """
+    try:
+        return _made(model)
+    except _NoText:
+        return None
+
+
+class _NoText(Exception):
+    """Something that cannot be written as an expression."""
+
+
+def _made(value: Any) -> str:
+    if isinstance(value, Normal):
+        deviation = "variance_prior" if isinstance(value.variance, InverseGamma) else "sd"
+        spread = value.variance if isinstance(value.variance, InverseGamma) else np.sqrt(value.variance)
+        return _call(
+            value,
+            {
+                "mean_prior": (float(value.prior_mean), float(value.prior_sd)),
+                deviation: spread,
+                "column": value.column,
+            },
+        )
+    if isinstance(value, UnknownSize):
+        weights = np.exp(np.asarray(value.log_weights))
+        return _call(value, {"model": value.model, "upper": value.upper, "lower": value.lower, "prior": weights})
+    if isinstance(value, eqx.Module):
+        names = inspect.signature(type(value)).parameters
+        if any(not hasattr(value, name) for name in names):
+            raise _NoText
+        return _call(value, {name: getattr(value, name) for name in names})
+    if isinstance(value, jax.Array | np.ndarray | np.generic):
+        return repr(np.asarray(value).tolist())
+    if isinstance(value, tuple | list):
+        return f"({', '.join(map(_made, value))}{',' if len(value) == 1 else ''})"
+    if isinstance(value, str | int | float | bool | None):
+        return repr(value)
+    raise _NoText
+
+
+def _call(value: object, arguments: dict[str, Any]) -> str:
+    from noisewise import models
+
+    name = type(value).__name__
+    if getattr(models, name, None) is not type(value):
+        raise _NoText
+    return f"nw.models.{name}({', '.join(f'{key}={_made(inner)}' for key, inner in arguments.items())})"
+
+
+def _bernoulli(model: Bernoulli) -> Sequence[str]:
+    return f"{model.column}ᵢ ~ Bernoulli(p)", f"p ~ Beta({_n(model.a)}, {_n(model.b)})"
+
+
+def _categorical(model: Categorical) -> Sequence[str]:
+    return f"{model.column}ᵢ ~ Categorical(p)", f"p ~ Dirichlet({_n(model.alpha)})"
+
+
+def _poisson(model: Poisson) -> Sequence[str]:
+    return f"{model.column}ᵢ ~ Poisson(rate)", f"rate ~ Gamma({_n(model.shape)}, rate {_n(model.rate)})"
+
+
+def _exponential(model: Exponential) -> Sequence[str]:
+    return f"{model.column}ᵢ ~ Exponential(rate)", f"rate ~ Gamma({_n(model.shape)}, rate {_n(model.rate)})"
+
+
+def _normal(model: Normal) -> Sequence[str]:
+    known = not isinstance(model.variance, InverseGamma)
+    variance = _n(model.variance) if known else "variance"
+    lines = [
+        f"{model.column}ᵢ ~ Normal(mean, variance {variance})"
+        if known
+        else f"{model.column}ᵢ ~ Normal(mean, variance)",
+        f"mean ~ Normal({_n(model.prior_mean)}, sd {_n(model.prior_sd)})",
+    ]
+    return [*lines, *([] if known else [f"variance ~ {_prior(model.variance)}"])]
+
+
+def _naive_bayes(model: NaiveBayes) -> Sequence[str]:
+    features = ", ".join(f"x{k}" for k in range(1, len(model.features) + 1))
+    return [
+        f"{model.target}ᵢ ~ Categorical(class_probs), {model.classes} classes",
+        f"xₖᵢ | {model.target}ᵢ = c ~ Categorical(feature_probs_k[c]), independent for {features}",
+        f"class_probs and every row of feature_probs_k ~ Dirichlet({_n(model.prior)}, ..., {_n(model.prior)})",
+    ]
+
+
+def _regression(model: LinearRegression) -> Sequence[str]:
+    terms = " + ".join(f"beta[{name}] {name}ᵢ" for name in model.predictors)
+    unknown = {
+        "variance": model.variance,
+        "covariate_mean": model.covariate_mean,
+        "covariate_cov": model.covariate_cov,
+    }
+    shown = {
+        name: name if isinstance(value, InverseGamma | NormalPrior | InverseWishart) else _n(value)
+        for name, value in unknown.items()
+    }
+    return [
+        f"{model.response}ᵢ | {', '.join(f'{name}ᵢ' for name in model.predictors)} ~ "
+        f"Normal(beta[intercept] + {terms}, variance {shown['variance']})".replace("variance variance", "variance"),
+        f"({', '.join(f'{name}ᵢ' for name in model.predictors)}) ~ Normal({shown['covariate_mean']}, {shown['covariate_cov']})",
+        f"each beta ~ Normal(0, sd {_n(model.coef_scale)})",
+        *(f"{name} ~ {_prior(value)}" for name, value in unknown.items() if isinstance(value, eqx.Module)),
+    ]
+
+
+def _gamma(model: GammaKnownShape) -> Sequence[str]:
+    return [
+        f"{model.column}ᵢ ~ Gamma(shape {_n(model.known)}, rate)",
+        f"rate ~ Gamma({_n(model.shape)}, rate {_n(model.rate)})",
+    ]
+
+
+_FORMULAS: dict[type[Model], Callable[[Any], Sequence[str]]] = {
+    Bernoulli: _bernoulli,
+    Categorical: _categorical,
+    Exponential: _exponential,
+    GammaKnownShape: _gamma,
+    LinearRegression: _regression,
+    NaiveBayes: _naive_bayes,
+    Normal: _normal,
+    Poisson: _poisson,
+}
+
+
+def _prior(law: Any) -> str:
+    return f"{type(law).__name__}({', '.join(_n(value) for value in vars(law).values())})"
+
+
+def _n(value: Any) -> str:
+    array = np.asarray(value, dtype=float)
+    if array.size > 12:
+        return f"{array.size} weights" if array.ndim == 1 else f"a {' by '.join(map(str, array.shape))} matrix"
+    if array.ndim == 0:
+        return f"{float(array):.6g}"
+    return f"[{', '.join(_n(inner) for inner in array)}]"
