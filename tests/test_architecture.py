@@ -46,6 +46,7 @@ ONLY_IN = {
     "distributed": {"studies"},
     "dask": {"studies"},
     "numpyro": {"models", "studies"},
+    "formulaic": {"models"},
     "xarray": {"driver", "report", "commands", "private", "calibration", "studies"},
 }
 ANYWHERE = {"jax", "jaxtyping", "equinox", "numpy", "scipy"}
