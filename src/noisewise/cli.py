@@ -23,7 +23,6 @@ app = typer.Typer(
     name="noisewise",
     help="Bayesian inference with differential privacy: posteriors that know about the noise.",
     epilog=_EPILOG,
-    add_completion=False,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -41,6 +40,8 @@ Chains = Annotated[int, typer.Option(help="Number of chains.")]
 Seed = Annotated[
     int | None, typer.Option(help="Seed of the draws; without it one is taken from the system and recorded.")
 ]
+Level = Annotated[float, typer.Option(help="Probability in the intervals.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else.")]
 
 
 def _version(wanted: bool) -> None:
@@ -97,11 +98,11 @@ def publish(
 
 
 @app.command()
-def inspect(release: ReleaseFile) -> None:
+def inspect(release: ReleaseFile, as_json: AsJson = False) -> None:
     """Say what a release holds, in words: queries, bounds, noise, guarantee, values."""
     from noisewise.commands import inspect as command
 
-    command.run(release)
+    command.run(release, as_json=as_json)
 
 
 @app.command()
@@ -109,11 +110,12 @@ def explain(
     release: ReleaseFile,
     model: ModelFile,
     method: Annotated[str, typer.Option(help="Ask about one engine by name.")] = "auto",
+    as_json: AsJson = False,
 ) -> None:
     """Say which engine would fit a model to a release, why, and why not each of the others."""
     from noisewise.commands import explain as command
 
-    command.run(release, model, method=method)
+    command.run(release, model, method=method, as_json=as_json)
 
 
 @app.command()
@@ -138,13 +140,15 @@ def fit(
     compare: Annotated[
         bool, typer.Option("--compare", help="Print the naive posterior and the prior beside it.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the summary as JSON on stdout, and nothing else.")
+    price: Annotated[
+        bool, typer.Option("--price", help="Also split the posterior variance: prior, sampling, clamping, noise.")
     ] = False,
+    level: Level = 0.9,
+    as_json: AsJson = False,
 ) -> None:
     """Draw from the posterior of a model given a release, and say whether the draws can be trusted.
 
-    Prints for each parameter the mean, sd, 90% interval, R-hat, effective sample sizes and the records' share: the part of
+    Prints for each parameter the mean, sd, interval, R-hat, effective sample sizes and the records' share: the part of
     the posterior variance that would be left if the records were known. The file holds the draws with the prior and the
     naive posterior to compare with, and is what [bold]noisewise report[/bold] reads. Ctrl-C keeps the draws made so far.
     """
@@ -164,6 +168,8 @@ def fit(
             "target_ess": target_ess,
         },
         compare=compare,
+        price=price,
+        level=level,
         as_json=as_json,
     )
 
@@ -179,11 +185,16 @@ def report(
             "--output", "-o", metavar="REPORT.html", help="Default: beside the results, as .html.", show_default=False
         ),
     ] = None,
+    level: Level = 0.9,
 ) -> None:
-    """Write the results of a fit as one self-contained HTML page."""
+    """Write the results of a fit as one self-contained HTML page.
+
+    The page says what was published, the model, which engine ran and why, whether the draws can be trusted, and what privacy cost
+    (after [bold]noisewise fit --price[/bold]); it needs no network and can be sent as it is.
+    """
     from noisewise.commands import report as command
 
-    command.run(results, output)
+    command.run(results, output, level=level)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""What a posterior is compared with: the prior, and the naive posterior that takes the released numbers as exact."""
+"""What a posterior is compared with: the prior, other weights of the prior, the naive posterior, and what privacy cost."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from noisewise.compilation import use_compilation_cache
 from noisewise.engines.choose import check_pair
 from noisewise.engines.naive import Naive
 from noisewise.models.base import Model
+from noisewise.models.words import expression, formulas
 from noisewise.release.document import Release
-from noisewise.result import build_tree
+from noisewise.result import ESS_PER_CHAIN, build_tree
 from noisewise.run import Settings, fresh_seed, run_sampler
 from noisewise.typing import Key, Theta
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     import xarray as xr
 
 _PRIOR = 0x5072
+POWERS = (0.5, 2.0)
+"""The powers of the prior under which a posterior is looked at again."""
+_WEIGHED = 4000
 
 
 def naive(
@@ -81,36 +85,120 @@ def prior_draws(model: Model, *, draws: int, random_seed: int) -> dict[str, Arra
     return _prior_draws(model, jax.random.split(key, draws))
 
 
-def add_comparisons(tree: xr.DataTree, model: Model, release: Release, *, draws: int = 4000) -> xr.DataTree:
-    """The tree with the groups ``prior`` and, where the pair has one, ``naive``; the seed is the run's own.
+def release_of(tree: xr.DataTree) -> Release:
+    """The release that a result was made from, read from the document it holds."""
+    from noisewise.release.schema import ReleaseDocument, read_document
 
-    Attributes of ``naive`` say what was moved (``adjustments``), those of the root why it is missing (``noisewise_naive``).
+    if "release" not in tree.children:
+        raise ValueError("This run holds no release to compare with; leave model out.")
+    document = str(tree["release"].attrs["document"])
+    if not document.startswith("{"):
+        raise ValueError(f"The release of this run is {document}; leave model out to go on without a comparison.")
+    return read_document(
+        ReleaseDocument.model_validate_json(document), lambda numbers: np.asarray(numbers, dtype=float)
+    )
+
+
+def add_comparisons(
+    tree: xr.DataTree, model: Model, release: Release, *, draws: int = 4000, price: bool = False
+) -> xr.DataTree:
+    """The tree with the groups ``prior``, ``prior_sensitivity``, and ``naive`` where the pair has one; the seed is the run's own.
+
+    With ``price`` also what privacy cost (:func:`noisewise.price`, a run of record augmentation). Attributes of ``naive`` say
+    what was moved (``adjustments``), those of the root why a group is missing (``noisewise_naive``, ``noisewise_price``).
     """
     import xarray as xr
 
     posterior = tree["posterior"].to_dataset()
     seed = int(tree.attrs["random_seed"])
+    joined = tree.copy()
     prior = prior_draws(model, draws=draws, random_seed=seed)
-    groups = {
-        "prior": xr.Dataset(
+    joined["prior"] = xr.DataTree(
+        xr.Dataset(
             {
                 name: (("chain", "draw", *posterior[name].dims[2:]), np.asarray(value)[None])
                 for name, value in prior.items()
             },
             coords={name: at for name, at in posterior.coords.items() if name not in ("chain", "draw")},
         )
-    }
+    )
+    if model.has_log_prior:
+        joined["prior_sensitivity"] = xr.DataTree(prior_sensitivity(tree, model))
     support = Naive().supports(model, release)
     if support.ok:
         other = naive(model, release, draws=draws // 4, random_seed=seed)
-        groups["naive"] = other["posterior"].to_dataset()
-        groups["naive"].attrs["adjustments"] = other.attrs["noisewise_adjustments"]
-    joined = tree.copy()
-    for name, group in groups.items():
-        joined[name] = xr.DataTree(group)
+        group = other["posterior"].to_dataset()
+        group.attrs["adjustments"] = other.attrs["noisewise_adjustments"]
+        joined["naive"] = xr.DataTree(group)
     joined.attrs["noisewise_naive"] = "" if support.ok else f"There is no naive posterior: {support.reason}."
+    if price:
+        _add_price(joined, model, release, seed)
     joined.attrs["noisewise_model"] = repr_model(model)
+    joined.attrs["noisewise_model_formulas"] = "\n".join(formulas(model))
+    joined.attrs["noisewise_model_expression"] = expression(model) or ""
     return joined
+
+
+def _add_price(tree: xr.DataTree, model: Model, release: Release, seed: int) -> None:
+    import xarray as xr
+
+    from noisewise.pricing import price
+
+    try:
+        cost = price(tree, model, release, random_seed=seed, progressbar=False)
+    except ValueError as reason:
+        tree.attrs["noisewise_price"] = str(reason)
+        return
+    parts = ("variance", "prior", "sampling", "clamping", "noise", "lost_to_clamping", "lost_to_noise")
+    tree["price"] = xr.DataTree(
+        xr.Dataset(
+            {part: ("parameter", getattr(cost, part)) for part in parts},
+            coords={"parameter": list(cost.labels)},
+            attrs={"n": cost.n, "notes": " ".join(cost.notes)},
+        )
+    )
+
+
+@eqx.filter_jit
+def _log_prior(model: Model, theta: Theta) -> Array:
+    return jax.vmap(model.log_prior)(theta)
+
+
+def prior_sensitivity(tree: xr.DataTree, model: Model) -> xr.Dataset:
+    r"""Posterior means and sds under the prior's density to a power: half the prior's weight, and twice.
+
+    The draws are weighed by ``p(theta)^(power - 1)`` (power-scaling: Kallioinen, Paananen, Bürkner and Vehtari 2024). Every
+    parameter has the dimensions ``power`` and ``moment`` (mean, sd) before its own; ``effective`` is the number of equally weighted
+    draws that the weights are worth, and below 100 the moments are left out (NaN).
+    """
+    import xarray as xr
+
+    posterior = tree["posterior"].to_dataset()
+    flat = {name: posterior[name].values for name in model.parameters}
+    count = int(np.prod(next(iter(flat.values())).shape[:2]))
+    some = np.linspace(0, count - 1, min(count, _WEIGHED)).astype(int)
+    theta = {name: value.reshape(count, *value.shape[2:])[some] for name, value in flat.items()}
+    log_prior = np.asarray(_log_prior(model, theta))
+    moments: dict[str, list[np.ndarray]] = {name: [] for name in theta}
+    effective = []
+    for power in POWERS:
+        # a draw at the edge of the support, where the density is 0 or infinite, has no weight to trust
+        log_weights = (power - 1) * (log_prior if np.all(np.isfinite(log_prior)) else np.full(log_prior.shape, np.nan))
+        weights = np.exp(log_weights - np.max(log_weights))
+        weights /= weights.sum()
+        effective.append(float(np.nan_to_num(1.0 / np.sum(weights**2))))
+        for name, value in theta.items():
+            mean = np.tensordot(weights, value, 1)
+            sd = np.sqrt(np.tensordot(weights, (value - mean) ** 2, 1))
+            moments[name].append(np.stack([mean, sd]) * (1.0 if effective[-1] >= ESS_PER_CHAIN else np.nan))
+    arrays = {
+        name: (("power", "moment", *posterior[name].dims[2:]), np.stack(found)) for name, found in moments.items()
+    }
+    inner = {name: at for name, at in posterior.coords.items() if name not in ("chain", "draw")}
+    return xr.Dataset(
+        {**arrays, "effective": ("power", effective)},
+        coords={**inner, "power": list(POWERS), "moment": ["mean", "sd"]},
+    )
 
 
 def repr_model(model: Model) -> str:

@@ -221,11 +221,14 @@ def _vector(model: Model, theta: Theta) -> Array:
 
 
 def _labels(model: Model) -> tuple[str, ...]:
-    return tuple(
-        name + (f"[{', '.join(map(str, at))}]" if at else "")
-        for name, parameter in model.parameters.items()
-        for at in np.ndindex(parameter.shape)
-    )
+    """One name a scalar, in the form of the summary: ``beta[intercept]``."""
+    found = []
+    for name, parameter in model.parameters.items():
+        known = dict(parameter.coords)
+        dims = parameter.dims or ("",) * len(parameter.shape)
+        axes = [known.get(dim, tuple(map(str, range(size)))) for dim, size in zip(dims, parameter.shape, strict=True)]
+        found += [name + (f"[{','.join(at)}]" if at else "") for at in itertools.product(*axes)]
+    return tuple(found)
 
 
 @eqx.filter_jit

@@ -75,7 +75,9 @@ def test_the_page_is_quiet_alone_and_as_wide_as_the_screen(opened):
 
 def test_every_picture_is_drawn_and_every_link_leads_somewhere(opened):
     page, _, _ = opened
-    boxes = page.evaluate("[...document.querySelectorAll('svg')].map(s => [s.getBoundingClientRect().width, s.getBBox().width])")
+    boxes = page.evaluate(
+        "[...document.querySelectorAll('svg')].map(s => [s.getBoundingClientRect().width, s.getBBox().width])"
+    )
     assert len(boxes) > 5
     assert all(shown > 100 and drawn > 100 for shown, drawn in boxes)
     links = page.evaluate("[...document.querySelectorAll('nav a')].map(a => a.getAttribute('href'))")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import html.parser
 import re
 import xml.dom.minidom
@@ -12,7 +13,7 @@ import xarray as xr
 from scipy import stats
 
 import noisewise as nw
-from noisewise.comparison import add_comparisons
+from noisewise.comparison import add_comparisons, prior_sensitivity
 from noisewise.report.summary import scalars, summarise
 
 MODEL = nw.models.Categorical(np.full(26, 2.0))
@@ -81,8 +82,8 @@ def test_the_page_is_well_formed_and_needs_nothing_else(page):
 
 def test_every_plot_is_an_image_with_an_alternative_text_and_names_of_its_own(page):
     plots = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
-    # 24 of the parameters are drawn: densities and traces, and one picture of intervals
-    assert len(plots) == 24 + 24 + 1
+    # 24 of the parameters are drawn: densities and traces, one picture of intervals and one of the release
+    assert len(plots) == 24 + 24 + 1 + 1
     assert "2 more parameters are in the tables and not drawn" in page
     identifiers = []
     for plot in plots:
@@ -111,13 +112,74 @@ def test_the_page_says_what_the_run_says(page, tree):
         tree.attrs["noisewise_reason"],
         "A release of 1 measurement of n = 60 records",
         "&lt;tables&gt; &amp; more",
-        "Categorical(",
+        "xᵢ ~ Categorical(p)",
         str(tree.attrs["random_seed"]),
         tree.attrs["inference_library_version"],
         "p[25]",
     ):
         assert words in page, words
     assert "<tables>" not in page
+
+
+@pytest.fixture(scope="module")
+def coin_page(coin, tmp_path_factory):
+    return nw.report(coin, tmp_path_factory.mktemp("coin") / "page.html", level=0.5).read_text(encoding="utf-8")
+
+
+def test_the_level_of_the_intervals_is_the_one_asked_for(coin, coin_page):
+    draws = coin["posterior"]["p"].values
+    low, high = np.quantile(draws, [0.25, 0.75])
+    assert f"[{low:.4g}, {high:.4g}]" in coin_page
+    assert "50% interval" in coin_page
+    assert "90%" not in coin_page
+    for level in (0, 1, 90, "wide"):
+        with pytest.raises(ValueError, match="level must be"):
+            nw.report(coin, "page.html", level=level)
+
+
+def test_the_script_of_the_page_makes_the_same_draws_again(coin, coin_page, tmp_path, monkeypatch):
+    """What a colleague does with the page: copy the document and the script, and run it."""
+    blocks = [html.unescape(block) for block in re.findall(r"<pre>(.*?)</pre>", coin_page, re.DOTALL)]
+    (script,) = (block for block in blocks if block.startswith("import noisewise"))
+    (document,) = (block for block in blocks if block.startswith("{"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "release.json").write_text(document)
+    made = {}
+    exec(script, made)
+    assert np.array_equal(made["dt"]["posterior"]["p"].values, coin["posterior"]["p"].values)
+    assert (tmp_path / "report.html").exists()
+
+
+def test_another_weight_of_the_prior_moves_the_posterior_as_its_closed_form(release):
+    """A coin seen 60 times without noise to speak of: Beta(2 + s, 2 + n - s) becomes the posterior under Beta(2, 2)^power."""
+    query = nw.queries.Moments({"x": nw.Column(0, 1)}, [{"x": 1}])
+    sharp = nw.Release([nw.Measurement(query, nw.noise.DiscreteLaplace(0.02), [7])], n=60)
+    tree = nw.sample(COIN, sharp, draws=4000, random_seed=1, progressbar=False)
+    found = prior_sensitivity(tree, COIN)
+    for power in (0.5, 2.0):
+        law = stats.beta(power + 1 + 7, power + 1 + 53)  # the density p (1 - p) to the power
+        mean, sd = found["p"].sel(power=power).values
+        assert mean == pytest.approx(
+            law.mean(), abs=4 * law.std() / np.sqrt(float(found["effective"].sel(power=power)))
+        )
+        assert sd == pytest.approx(law.std(), rel=0.1)
+    assert abs(float(found["p"].sel(power=0.5)[0] - found["p"].sel(power=2.0)[0])) > 0.01
+
+
+def test_draws_on_the_edge_of_the_prior_say_nothing_about_other_priors(coin):
+    edge = coin.copy(deep=True)
+    edge["posterior"]["p"].values[0, 0] = 0.0
+    found = prior_sensitivity(edge, COIN)
+    assert np.all(np.isnan(found["p"]))
+    assert np.all(found["effective"] == 0)
+
+
+def test_the_price_of_privacy_is_on_the_page_when_asked_for(coin, tmp_path):
+    page = nw.report(coin, tmp_path / "price.html", model=COIN, price=True).read_text()
+    assert "Where the posterior variance comes from" in page
+    assert "records lost to noise" in page
+    with pytest.raises(ValueError, match="give model= as well"):
+        nw.report(coin, tmp_path / "price.html", price=True)
 
 
 def test_a_run_that_has_not_converged_is_marked(coin, tmp_path):

@@ -7,13 +7,15 @@ from typing import Any
 
 from noisewise.commands.terminal import existing, say, writable
 from noisewise.report.page import report
+from noisewise.report.summary import LEVEL, check_level
 
 
-def run(results: Path, output: Path | None) -> None:
+def run(results: Path, output: Path | None, *, level: float = LEVEL) -> None:
     """Read the NetCDF file and write the page."""
+    check_level(level)
     output = writable(output if output is not None else results.with_suffix(".html"), ".html")
     tree = load_tree(existing(results, "file of results", "noisewise fit -o OUT.nc writes one"))
-    report(tree, output)
+    report(tree, output, level=level)
     say(f"Wrote {output} ({output.stat().st_size / 1e6:.1f} MB, one file, no network needed).")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from noisewise.report.summary import Row, Spread
+from noisewise.report.summary import LEVEL, Row, Spread
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -52,7 +52,30 @@ def write_tree(tree: xr.DataTree, path: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def print_summary(rows: Sequence[Row], *, compare: bool = False, truth: dict[str, float] | None = None) -> None:
+def print_price(tree: xr.DataTree) -> None:
+    """Where the posterior variance comes from, in percent, or why that cannot be said."""
+    if "price" not in tree.children:
+        say(str(tree.attrs.get("noisewise_price", "")))
+        return
+    group = tree["price"].to_dataset()
+    say("Of the posterior variance:")
+    for j, name in enumerate(group["parameter"].values):
+        shares = [
+            f"{float(group[part].values[j] / group['variance'].values[j]):.0%} {words}"
+            for part, words in (
+                ("prior", "prior"),
+                ("sampling", "sampling"),
+                ("clamping", "clamping"),
+                ("noise", "noise"),
+            )
+        ]
+        lost = float(group["lost_to_clamping"].values[j] + group["lost_to_noise"].values[j])
+        say(f"  {name}: {', '.join(shares)}; {lost:.1f} of {int(group.attrs['n'])} records' worth was lost to privacy")
+
+
+def print_summary(
+    rows: Sequence[Row], *, level: float = LEVEL, compare: bool = False, truth: dict[str, float] | None = None
+) -> None:
     """The summary as a table; with ``compare`` the naive posterior and the prior beside it."""
     from rich.console import Console
     from rich.table import Table
@@ -60,9 +83,10 @@ def print_summary(rows: Sequence[Row], *, compare: bool = False, truth: dict[str
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("")
-    heads = ["mean", "sd", "90% interval", "R-hat", "ESS", "records' share"]
+    interval = f"{100 * level:.3g}% interval"
+    heads = ["mean", "sd", interval, "R-hat", "ESS", "records' share"]
     if compare:
-        heads = ["posterior", "90% interval", "naive", "90% interval", "prior", "90% interval"]
+        heads = ["posterior", interval, "naive", interval, "prior", interval]
     if truth:
         heads = [*heads, "made with"]
     for head in heads:

@@ -16,10 +16,14 @@ from noisewise.models.categorical import Categorical
 from noisewise.models.exponential import Exponential
 from noisewise.models.gamma_known_shape import GammaKnownShape
 from noisewise.models.linear_regression import LinearRegression
+from noisewise.models.logistic_regression import LogisticRegression
+from noisewise.models.lognormal_regression import LognormalRegression
 from noisewise.models.naive_bayes import NaiveBayes
 from noisewise.models.normal import Normal
 from noisewise.models.poisson import Poisson
-from noisewise.models.priors import InverseGamma, InverseWishart, NormalPrior
+from noisewise.models.priors import InverseGamma
+from noisewise.models.small_area import FayHerriot
+from noisewise.models.transforms import NAMED
 from noisewise.models.unknown_size import UnknownSize
 
 
@@ -69,17 +73,33 @@ def _made(value: Any) -> str:
         weights = np.exp(np.asarray(value.log_weights))
         return _call(value, {"model": value.model, "upper": value.upper, "lower": value.lower, "prior": weights})
     if isinstance(value, eqx.Module):
-        names = inspect.signature(type(value)).parameters
-        if any(not hasattr(value, name) for name in names):
-            raise _NoText
-        return _call(value, {name: getattr(value, name) for name in names})
+        return _call(value, {name: _argument(value, name) for name in inspect.signature(type(value)).parameters})
     if isinstance(value, jax.Array | np.ndarray | np.generic):
         return repr(np.asarray(value).tolist())
     if isinstance(value, tuple | list):
         return f"({', '.join(map(_made, value))}{',' if len(value) == 1 else ''})"
-    if isinstance(value, str | int | float | bool | None):
+    if isinstance(value, str | int | float | bool | dict | None):
         return repr(value)
     raise _NoText
+
+
+def _argument(value: eqx.Module, name: str) -> Any:
+    """What a model was made with, from the fields of the same name; regressions keep theirs in a linear model."""
+    linear: Any = getattr(value, "linear", value)
+    if name == "variance_prior":
+        return linear.variance
+    owner = value if hasattr(value, name) else linear
+    if not hasattr(owner, name):
+        raise _NoText
+    found = getattr(owner, name)
+    return _named_transforms(found) if name == "transforms" else found
+
+
+def _named_transforms(transforms: Sequence[tuple[str, Any]]) -> dict[str, str] | None:
+    names = {transform: name for name, transform in NAMED.items()}
+    if any(transform not in names for _, transform in transforms):
+        raise _NoText
+    return {column: names[transform] for column, transform in transforms} or None
 
 
 def _call(value: object, arguments: dict[str, Any]) -> str:
@@ -129,23 +149,56 @@ def _naive_bayes(model: NaiveBayes) -> Sequence[str]:
 
 
 def _regression(model: LinearRegression) -> Sequence[str]:
-    terms = " + ".join(f"beta[{name}] {name}ᵢ" for name in model.predictors)
-    unknown = {
-        "variance": model.variance,
-        "covariate_mean": model.covariate_mean,
-        "covariate_cov": model.covariate_cov,
-    }
-    shown = {
-        name: name if isinstance(value, InverseGamma | NormalPrior | InverseWishart) else _n(value)
-        for name, value in unknown.items()
-    }
     return [
-        f"{model.response}ᵢ | {', '.join(f'{name}ᵢ' for name in model.predictors)} ~ "
-        f"Normal(beta[intercept] + {terms}, variance {shown['variance']})".replace("variance variance", "variance"),
-        f"({', '.join(f'{name}ᵢ' for name in model.predictors)}) ~ Normal({shown['covariate_mean']}, {shown['covariate_cov']})",
-        f"each beta ~ Normal(0, sd {_n(model.coef_scale)})",
-        *(f"{name} ~ {_prior(value)}" for name, value in unknown.items() if isinstance(value, eqx.Module)),
+        f"{model.response}ᵢ ~ Normal({_predictor(model)}, {_named('variance', model.variance)})",
+        *_regression_priors(model),
     ]
+
+
+def _lognormal(model: LognormalRegression) -> Sequence[str]:
+    linear = model.linear
+    return [
+        f"log {linear.response}ᵢ ~ Normal({_predictor(linear)}, {_named('variance', linear.variance)})",
+        *_regression_priors(linear),
+    ]
+
+
+def _logistic(model: LogisticRegression) -> Sequence[str]:
+    return [f"logit P({model.linear.response}ᵢ = 1) = {_predictor(model.linear)}", *_regression_priors(model.linear)]
+
+
+def _small_area(model: FayHerriot) -> Sequence[str]:
+    linear = model.linear
+    return [
+        f"{linear.response}ᵢ ~ Normal(area_meanᵢ, sd {model.standard_error}ᵢ)",
+        f"area_meanᵢ ~ Normal({_predictor(linear)}, {_named('variance', linear.variance)})",
+        *_regression_priors(linear),
+    ]
+
+
+def _predictor(model: LinearRegression) -> str:
+    maps = _named_transforms(model.transforms) or {}
+    terms = [f"beta[{name}] {maps.get(name, '')} {name}ᵢ".replace("  ", " ") for name in model.predictors]
+    return " + ".join([*(["beta[intercept]"] if model.intercept else []), *terms])
+
+
+def _regression_priors(model: LinearRegression) -> list[str]:
+    lines = [f"each beta ~ Normal(0, sd {_n(model.coef_scale)})"]
+    unknown: list[tuple[str, Any]] = [("variance", model.variance)]
+    if model.covariate_mean is not None:
+        mean, cov = (
+            name if isinstance(value, eqx.Module) else _n(value)
+            for name, value in (("covariate_mean", model.covariate_mean), ("covariate_cov", model.covariate_cov))
+        )
+        covariates = ", ".join(f"{name}ᵢ" for name in model.predictors)
+        lines.insert(0, f"({covariates}) ~ Normal({mean}, {cov})")
+        unknown += [("covariate_mean", model.covariate_mean), ("covariate_cov", model.covariate_cov)]
+    return [*lines, *(f"{name} ~ {_prior(value)}" for name, value in unknown if isinstance(value, eqx.Module))]
+
+
+def _named(name: str, value: Any) -> str:
+    """The name of something unknown, or the name and value of something known."""
+    return name if isinstance(value, eqx.Module) else f"{name} {_n(value)}"
 
 
 def _gamma(model: GammaKnownShape) -> Sequence[str]:
@@ -159,8 +212,11 @@ _FORMULAS: dict[type[Model], Callable[[Any], Sequence[str]]] = {
     Bernoulli: _bernoulli,
     Categorical: _categorical,
     Exponential: _exponential,
+    FayHerriot: _small_area,
     GammaKnownShape: _gamma,
     LinearRegression: _regression,
+    LogisticRegression: _logistic,
+    LognormalRegression: _lognormal,
     NaiveBayes: _naive_bayes,
     Normal: _normal,
     Poisson: _poisson,
