@@ -152,6 +152,71 @@ class Release(eqx.Module):
 
         return load(Path(path))
 
+    @classmethod
+    def from_opendp(
+        cls,
+        measurement: Any,
+        value: Any,
+        columns: Sequence[str] = ("x",),
+        *,
+        n: int | None = None,
+        query: Query | None = None,
+        bounds: Mapping[str, Sequence[float]] | None = None,
+        neighbours: Neighbours | None = None,
+    ) -> Release:
+        """What an OpenDP measurement (or its serialised form, a context query, a Polars summary) released.
+
+        Scale, bounds, size and neighbouring relation come from the chain that ``measurement`` remembers; what it does not
+        say is asked for: ``query`` for a statistic that has no name here, ``bounds`` by column for Polars sums, ``n``.
+
+        >>> import noisewise as nw, opendp.prelude as dp
+        >>> dp.enable_features("contrib")
+        >>> domain = dp.vector_domain(dp.atom_domain(bounds=(0.0, 10.0), nan=False), size=50)
+        >>> made = domain, dp.symmetric_distance()
+        >>> made = made >> dp.t.then_sum() >> dp.m.then_laplace(20.0)
+        >>> release = nw.Release.from_opendp(made, 231.7)
+        >>> release.n, float(release.measurements[0].noise.scale), round(made.map(2), 9)
+        (50, 20.0, 0.5)
+        """
+        from noisewise.release.importers.opendp import from_opendp
+
+        return from_opendp(measurement, value, columns, n=n, query=query, bounds=bounds, neighbours=neighbours)
+
+    @classmethod
+    def from_diffprivlib(cls, mechanism: Any, value: Any, query: Query | None = None, **how: Any) -> Release:
+        """What a diffprivlib mechanism made of ``query``; ``n``, ``mean=True`` for a mean, ``neighbours``."""
+        from noisewise.release.importers.diffprivlib import from_diffprivlib
+
+        return from_diffprivlib(mechanism, value, query, **how)
+
+    @classmethod
+    def from_pipelinedp(cls, outputs: Any, **how: Any) -> Release:
+        """What PipelineDP put out with ``output_noise_stddev``; ``noise_kind``, ``partitions``, ``metric``, ``column``, ``bounds``."""
+        from noisewise.release.importers.pipelinedp import from_pipelinedp
+
+        return from_pipelinedp(outputs, **how)
+
+    @classmethod
+    def from_tumult(cls, noise_info: Any, value: Any, query: Query | None = None, **how: Any) -> Release:
+        """What a Tumult session answered to ``query``, with the query's noise information; ``n``, ``neighbours``."""
+        from noisewise.release.importers.tumult import from_tumult
+
+        return from_tumult(noise_info, value, query, **how)
+
+    @classmethod
+    def from_google_dp(cls, value: Any, **how: Any) -> Release:
+        """What Google's libraries released, by ``aggregation``, ``noise``, ``epsilon``, ``delta``, ``l0``, ``linf``, ``bounds``."""
+        from noisewise.release.importers.google_dp import from_google_dp
+
+        return from_google_dp(value, **how)
+
+    @classmethod
+    def from_census_nmf(cls, path: Any, geocodes: Sequence[str], **how: Any) -> Release:
+        """Units of a census noisy measurement file; ``queries``, ``attributes``, ``level``, ``parent``, ``invariants``, ``geography``."""
+        from noisewise.release.importers.census_nmf import from_census_nmf
+
+        return from_census_nmf(path, geocodes, **how)
+
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that any measurement reads, in order of appearance."""

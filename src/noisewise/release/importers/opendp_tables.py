@@ -1,0 +1,111 @@
+"""OpenDP over Polars: the table of noises that ``query.summarize()`` prints, and the table of values that was released.
+
+``summarize`` says of each released column what it aggregates, the noise law and its scale. It does not say the clamping
+interval of a sum, which must be given. A column of unsigned integers was moved up to zero where it came out negative (the
+default of ``dp.len()`` in OpenDP 0.16), and is imported as such. Columns that ``summarize`` does not name are the keys of a
+``group_by``: with them only counts are read, as one ``Counts`` table whose code k is the k-th row of the values.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from noisewise.release.document import Measurement, Release
+from noisewise.release.importers.known import bounds_of, count_query, measurement, needed, sum_query
+from noisewise.release.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace, Noise
+from noisewise.release.queries import Counts
+from noisewise.release.query import Neighbours, Query
+from noisewise.release.tables import column_names
+
+_LAWS: dict[str, type[Noise]] = {
+    "Integer Laplace": DiscreteLaplace,
+    "Integer Gaussian": DiscreteGaussian,
+    "Float Laplace": Laplace,
+    "Float Gaussian": Gaussian,
+}
+_COUNTS = ("Frame Length", "Length")
+_HEADINGS = ("column", "aggregate", "distribution", "scale")
+
+
+def is_summary(table: Any) -> bool:
+    """Whether this is a table that ``summarize`` made, or a part of one."""
+    try:
+        return {"aggregate", "distribution"} <= set(column_names(table))
+    except ValueError:
+        return False
+
+
+def from_summary(
+    made: Any,
+    value: Any,
+    *,
+    n: int | None,
+    bounds: Mapping[str, Sequence[float]] | None,
+    neighbours: Neighbours | None,
+) -> Release:
+    """The release of a Polars query (or of its summary) and the table that it released."""
+    if hasattr(made, "summarize"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            made = made.summarize()
+    missing = [name for name in _HEADINGS if name not in column_names(made)]
+    if missing:
+        raise needed(
+            f"The column {missing[0]!r} of the summary", "it is not the table that summarize() gives", "Give that."
+        )
+    rows = [dict(zip(_HEADINGS, row, strict=True)) for row in zip(*(_listed(made, h) for h in _HEADINGS), strict=True)]
+    names = [row["column"] for row in rows]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(
+            f"The released column {twice[0]!r} was computed from several noisy numbers (a mean is a noisy sum over a noisy "
+            "count), which were not released; release dp.sum and dp.len() instead."
+        )
+    absent = [name for name in names if name not in column_names(value)]
+    if absent:
+        raise needed(f"The released column {absent[0]!r}", "the values do not have it", "Give the collected release.")
+    keys = [name for name in column_names(value) if name not in names]
+    found = [_row(row, value, keys, bounds) for row in rows]
+    return Release(found, n, neighbours=neighbours or "add_remove_one")
+
+
+def _row(
+    row: Mapping[str, Any], value: Any, keys: Sequence[str], bounds: Mapping[str, Sequence[float]] | None
+) -> Measurement:
+    column, aggregate, law = str(row["column"]), str(row["aggregate"]), str(row["distribution"])
+    if law not in _LAWS:
+        raise ValueError(f"The noise {law!r} of {column!r} is not one of {', '.join(_LAWS)}, which are read here.")
+    released = _listed(value, column)
+    if aggregate in _COUNTS:
+        levels = {key: len(released) for key in keys}
+        if len(keys) > 1:
+            raise ValueError(
+                f"Counts by several keys {list(keys)} are not read here; combine the keys into one column."
+            )
+        asked: Query = Counts(levels, [tuple(keys)]) if keys else count_query(column, "OpenDP")
+    elif aggregate == "Sum" and not keys:
+        limits = bounds_of(bounds, column, "summarize() does not show the interval that dp.sum clamped to")
+        asked = sum_query(column, limits, "clamped by OpenDP")
+    else:
+        raise ValueError(
+            f"{aggregate} of {column!r}{' by ' + ', '.join(keys) if keys else ''} is not read here; counts are, and sums of the "
+            "whole table."
+        )
+    lower = 0.0 if _unsigned(value, column) else None
+    return measurement(asked, _LAWS[law](float(row["scale"])), released, lower=lower, name=column)
+
+
+def _listed(table: Any, column: str) -> list[Any]:
+    found = table[column]
+    found = (
+        found.to_list() if hasattr(found, "to_list") else found.to_pylist() if hasattr(found, "to_pylist") else found
+    )
+    return list(found)
+
+
+def _unsigned(table: Any, column: str) -> bool:
+    """Whether the column holds unsigned integers, in Polars, Arrow, pandas or NumPy."""
+    found = table[column]
+    return str(getattr(found, "dtype", getattr(found, "type", ""))).lower().startswith("uint")

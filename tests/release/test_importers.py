@@ -1,0 +1,368 @@
+"""Releases of other tools: the same scale and sensitivity as the tool says, and a sentence for what it does not say."""
+
+import json
+import math
+from pathlib import Path
+
+import jax
+import numpy as np
+import opendp.prelude as dp
+import polars as pl
+import pytest
+from opendp.mod import serialize
+from scipy import stats
+
+import noisewise as nw
+from noisewise.engines.counts import Counts
+from noisewise.release.importers.google_dp import google_sigma
+
+dp.enable_features("contrib", "honest-but-curious")
+FIXTURES = Path(__file__).parent / "fixtures"
+FLOATS = dp.vector_domain(dp.atom_domain(T=float, nan=False)), dp.symmetric_distance()
+INTEGERS = dp.vector_domain(dp.atom_domain(T=int)), dp.symmetric_distance()
+CLAMPED = FLOATS >> dp.t.then_clamp((-2.0, 10.0))
+SIZED = CLAMPED >> dp.t.then_resize(100, constant=5.0)
+
+
+def stored(tool):
+    return json.loads((FIXTURES / f"{tool}.json").read_text())
+
+
+def scale_of(release):
+    return np.asarray(release.measurements[0].noise.scale)
+
+
+OPENDP = {
+    "sized sum": (SIZED >> dp.t.then_sum() >> dp.m.then_laplace(20.0), 1, nw.noise.Laplace, "replace_one", 100),
+    "mean": (SIZED >> dp.t.then_mean() >> dp.m.then_laplace(0.2), 1, nw.noise.Laplace, "replace_one", 100),
+    "gaussian": (SIZED >> dp.t.then_sum() >> dp.m.then_gaussian(20.0), 1, nw.noise.Gaussian, "replace_one", 100),
+    "free count": (INTEGERS >> dp.t.then_count() >> dp.m.then_laplace(3.0), 1, nw.noise.DiscreteLaplace, "add_remove_one", None),
+    "geometric": (INTEGERS >> dp.t.then_count() >> dp.m.then_geometric(3.0), 1, nw.noise.DiscreteLaplace, "add_remove_one", None),
+    "table": (
+        INTEGERS >> dp.t.then_count_by_categories([4, 7], null_category=False, MO=dp.L2Distance[int]) >> dp.m.then_gaussian(2.0),
+        1,
+        nw.noise.DiscreteGaussian,
+        "add_remove_one",
+        None,
+    ),
+    "table with others": (
+        INTEGERS >> dp.t.then_count_by_categories([4, 7]) >> dp.m.then_laplace(2.0),
+        1,
+        nw.noise.DiscreteLaplace,
+        "add_remove_one",
+        None,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPENDP)
+def test_an_opendp_chain_keeps_law_size_relation_and_privacy_map(name):
+    made, steps, law, neighbours, n = OPENDP[name]
+    value = [9, 3, 1][: 3 if name == "table with others" else 2] if "table" in name else 40
+    release = nw.Release.from_opendp(made, value)
+    assert type(release.measurements[0].noise) is law
+    assert (release.n, release.neighbours) == (n, neighbours)
+    assert float(release.recomputed_privacy().loss) == pytest.approx(made.map(steps), rel=1e-6)
+    assert float(release.privacy.loss) == pytest.approx(made.map(steps), rel=1e-12)
+    if "table" not in name:  # OpenDP cannot serialise the metric of its tables
+        again = nw.Release.from_opendp(serialize(made), value)
+        assert again.recomputed_privacy().loss == release.recomputed_privacy().loss
+
+
+def test_an_opendp_sum_keeps_scale_bounds_and_column():
+    release = nw.Release.from_opendp(OPENDP["sized sum"][0], 512.5, ("age",))
+    assert scale_of(release) == 20.0
+    column = dict(release.measurements[0].query.bounds)["age"]
+    assert (column.lower, column.upper) == (-2.0, 10.0)
+    mean = nw.Release.from_opendp(OPENDP["mean"][0], 5.125)
+    assert scale_of(mean) == pytest.approx(20.0)
+    assert mean.measurements[0].value.tolist() == [512.5]
+
+
+def test_a_round_trip_through_opendp_has_the_right_posterior():
+    n, scale = 40, 3.0
+    bits = dp.vector_domain(dp.atom_domain(T=int), size=n), dp.symmetric_distance()
+    made = bits >> dp.t.then_clamp((0, 1)) >> dp.t.then_sum() >> dp.m.then_laplace(scale)
+    value = made([1] * 27 + [0] * 13)
+    release = nw.Release.from_opendp(made, value)
+    assert made.map(2) == pytest.approx(1 / scale) == pytest.approx(float(release.recomputed_privacy().loss))
+    found = Counts().build(nw.models.Bernoulli(a=2, b=3), release, jax.random.key(0)).exact()
+    ones = np.arange(n + 1)
+    weight = stats.betabinom.pmf(ones, n, 2, 3) * np.exp(-np.abs(value - ones) / scale)
+    expected = float(np.sum(weight * (2 + ones) / (5 + n)) / np.sum(weight))
+    assert float(found.means["p"]) == pytest.approx(expected, rel=1e-10)
+
+
+def test_a_context_query_is_resolved():
+    context = dp.Context.compositor(
+        data=[1.0, 2.0, 3.0],
+        privacy_unit=dp.unit_of(contributions=1),
+        privacy_loss=dp.loss_of(epsilon=1.0),
+        split_evenly_over=4,
+        domain=dp.vector_domain(dp.atom_domain(T=float, nan=False)),
+    )
+    asked = context.query().clamp((0.0, 10.0)).sum().laplace()
+    release = nw.Release.from_opendp(asked, 7.25, n=3)
+    assert scale_of(release) == pytest.approx(asked.param(), rel=1e-12)
+    assert float(release.privacy.loss) == pytest.approx(0.25)
+    assert (release.n, release.neighbours) == (3, "add_remove_one")
+    inside = context.query().clamp((0.0, 10.0)).resize(3, constant=1.0).mean().laplace()
+    assert nw.Release.from_opendp(inside, 2.0).n == 3
+
+
+def test_a_composition_is_one_release_and_conversions_change_nothing():
+    made = dp.c.make_composition([SIZED >> dp.t.then_sum() >> dp.m.then_laplace(scale) for scale in (40.0, 80.0)])
+    release = nw.Release.from_opendp(made, [500.0, 510.0])
+    assert [float(m.noise.scale) for m in release.measurements] == [40.0, 80.0]
+    assert float(release.privacy.loss) == pytest.approx(made.map(1))
+    wrapped = dp.c.make_fix_delta(dp.c.make_zCDP_to_approxDP(OPENDP["gaussian"][0]), 1e-6)
+    assert type(nw.Release.from_opendp(wrapped, 500.0).measurements[0].noise) is nw.noise.Gaussian
+
+
+def test_randomised_response_is_noise_on_every_record():
+    made = dp.m.make_randomized_response(["no", "yes", "maybe"], 0.75)
+    release = nw.Release.from_opendp(made, ["yes", "no", "no", "maybe"], ("smokes",))
+    assert release.n == 4
+    assert release.measurements[0].value.ravel().tolist() == [1, 0, 0, 2]
+    assert float(release.privacy.loss) == pytest.approx(made.map(1))
+
+
+def test_the_stored_measurement_of_opendp_016_is_read_without_opendp_constructors():
+    found = stored("opendp")
+    release = nw.Release.from_opendp(json.dumps(found["measurement"]), found["value"])
+    assert (release.n, release.neighbours, scale_of(release)) == (100, "replace_one", 10.0)
+    evil = json.dumps(found["measurement"]).replace("make_clamp", "new_function")
+    with pytest.raises(ValueError, match=r"The query is missing: the OpenDP chain has new_function"):
+        nw.Release.from_opendp(evil, found["value"])
+
+
+def polars_table(name):
+    found = stored("opendp")["tables"][name]
+    types = {column: getattr(pl, kind) for column, kind in found["types"].items()}
+    return pl.DataFrame(found["summary"]), pl.DataFrame(found["values"], schema=types)
+
+
+def test_polars_summaries_give_one_measurement_for_each_released_column():
+    summary, values = polars_table("whole")
+    release = nw.Release.from_opendp(summary, values, bounds={"age": (0, 100), "spent": (0.0, 5.0)})
+    assert release.names == ("len", "age", "spent")
+    assert float(release.privacy.loss) == pytest.approx(3 * (1 / 3), rel=1e-9)
+    # the count is an unsigned integer: OpenDP moved it up to zero
+    assert type(release.measurements[0].mechanism) is nw.mechanisms.CensoredNoise
+    assert type(release.measurements[2].noise) is nw.noise.Laplace
+    summary, values = polars_table("grouped")
+    counted = nw.Release.from_opendp(summary, values, n=100).measurements[0]
+    assert counted.mechanism.query.levels == (("group", 2),)
+    for kind in (lambda table: table.to_pandas(), lambda table: table.to_arrow()):
+        again = nw.Release.from_opendp(kind(summary), kind(values), n=100).measurements[0]
+        assert type(again.mechanism) is nw.mechanisms.CensoredNoise
+        assert again.value.tolist() == counted.value.tolist()
+
+
+def test_polars_summaries_that_lack_something_are_refused():
+    summary, values = polars_table("whole")
+    with pytest.raises(ValueError, match="The clamping interval of 'age' is missing"):
+        nw.Release.from_opendp(summary, values)
+    with pytest.raises(ValueError, match="The column 'scale' of the summary is missing"):
+        nw.Release.from_opendp(summary.drop("scale"), values)
+    with pytest.raises(ValueError, match="The released column 'spent' is missing"):
+        nw.Release.from_opendp(summary, values.drop("spent"), bounds={"age": (0, 100)})
+    with pytest.raises(ValueError, match="a mean is a noisy sum over a noisy count"):
+        nw.Release.from_opendp(*polars_table("mean"))
+
+
+WRONG_OPENDP = {
+    "is not JSON": "measurement",
+    "names no constructor": "{}",
+    "int does not remember how it was made": 3,
+    "noise alone, without the transformation": dp.m.make_laplace(*(dp.atom_domain(T=int), dp.absolute_distance(T=int)), 2.0),
+    "too coarse beside its scale": CLAMPED >> dp.t.then_sum() >> dp.m.then_laplace(20.0, k=3),
+    "no measurement counts them": CLAMPED >> dp.t.then_sum() >> dp.m.then_laplace(20.0),
+    "the OpenDP chain has make_variance": SIZED >> dp.t.then_variance() >> dp.m.then_laplace(1.0),
+    "ends with postprocessing": OPENDP["sized sum"][0] >> (lambda noisy: noisy + 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sentence", WRONG_OPENDP)
+def test_opendp_objects_that_do_not_say_enough_are_refused(sentence):
+    with pytest.raises(ValueError, match=sentence):
+        nw.Release.from_opendp(WRONG_OPENDP[sentence], 3.0)
+
+
+def test_a_query_of_ones_own_takes_opendp_s_noise():
+    made = SIZED >> dp.t.then_variance() >> dp.m.then_laplace(1.0)
+    query = nw.queries.Moments({"x": nw.Column(0, 4)}, [{"x": 2}])
+    release = nw.Release.from_opendp(made, 3.0, query=query)
+    assert release.measurements[0].query is query
+    with pytest.raises(ValueError, match=r"disagree on the number of records: \[7, 100\]"):
+        nw.Release.from_opendp(made, 3.0, query=query, n=7)
+
+
+def test_pipelinedp_s_stored_output_keeps_its_standard_deviations():
+    found = stored("pipelinedp")["outputs"]
+    for kind, law in (("laplace", nw.noise.Laplace), ("gaussian", nw.noise.Gaussian)):
+        release = nw.Release.from_pipelinedp(found[kind], noise_kind=kind, partitions=["a", "b"], column="city")
+        assert type(release.measurements[0].noise) is law
+        deviations = [dict(found[kind])[key]["count_noise_stddev"] for key in "ab"]
+        np.testing.assert_allclose(np.sqrt(np.asarray(release.measurements[0].noise.variance)), deviations, rtol=1e-12)
+        assert release.measurements[0].value[0] == dict(found[kind])["a"]["count"]
+    ask = {"noise_kind": "laplace", "partitions": ["a", "b"]}
+    with pytest.raises(ValueError, match=r"count_noise_stddev of partition 'a' is missing"):
+        nw.Release.from_pipelinedp(found["laplace without noise"], **ask)
+    with pytest.raises(ValueError, match=r"complete public list: \['c'\] have no output"):
+        nw.Release.from_pipelinedp(found["laplace"], noise_kind="laplace", partitions=["a", "b", "c"])
+    with pytest.raises(ValueError, match="noise_kind must be"):
+        nw.Release.from_pipelinedp(found["laplace"], noise_kind="uniform", partitions=["a", "b"])
+    one = found["laplace"][:1]
+    with pytest.raises(ValueError, match="The clamping interval of the sum is missing"):
+        nw.Release.from_pipelinedp(one, noise_kind="laplace", partitions=["b"], metric="sum", n=33)
+    release = nw.Release.from_pipelinedp(one, noise_kind="laplace", partitions=["b"], metric="sum", n=33, bounds=(0, 4))
+    assert scale_of(release)[0] == pytest.approx(8.0)
+
+
+def test_pipelinedp_itself_agrees():
+    pdp = pytest.importorskip("pipeline_dp")
+    budget = pdp.NaiveBudgetAccountant(total_epsilon=0.5, total_delta=0)
+    params = pdp.AggregateParams(
+        metrics=[pdp.Metrics.COUNT],
+        noise_kind=pdp.NoiseKind.LAPLACE,
+        max_partitions_contributed=1,
+        max_contributions_per_partition=1,
+        output_noise_stddev=True,
+    )
+    extract = pdp.DataExtractors(lambda row: row[0], lambda row: row[1], lambda row: 0)
+    rows = [(person, "north") for person in range(50)]
+    outputs = pdp.DPEngine(budget, pdp.LocalBackend()).aggregate(
+        rows, params, extract, public_partitions=["north", "south"]
+    )
+    budget.compute_budgets()
+    release = nw.Release.from_pipelinedp(list(outputs), noise_kind=pdp.NoiseKind.LAPLACE, partitions=["north", "south"])
+    np.testing.assert_allclose(scale_of(release), 2.0)
+    assert float(release.privacy.loss) == pytest.approx(0.5)
+
+
+TUMULT = {
+    "GEOMETRIC": nw.noise.DiscreteLaplace,
+    "LAPLACE": nw.noise.Laplace,
+    "GAUSSIAN": nw.noise.Gaussian,
+    "DISCRETE_GAUSSIAN": nw.noise.DiscreteGaussian,
+}
+
+
+def test_tumult_s_stored_noise_buys_the_budget_that_was_spent():
+    counts = nw.queries.Counts({"x": 2}, [("x",)])
+    queries = {
+        "count": nw.queries.Moments({"x": nw.Column(0, 1)}, [{}]),
+        "grouped": counts,
+        "sum": nw.queries.Moments({"v": nw.Column(0, 5)}, [{"v": 1}]),
+        "integer sum": nw.queries.Moments({"k": nw.Column(0, 5)}, [{"k": 1}]),
+    }
+    for entry in stored("tumult"):
+        if entry["query"] == "average":
+            with pytest.raises(ValueError, match="holds 2 noises"):
+                nw.Release.from_tumult(entry["noise"], entry["answer"], n=100)
+        elif entry["query"] == "median":
+            with pytest.raises(ValueError, match="EXPONENTIAL"):
+                nw.Release.from_tumult(entry["noise"], entry["answer"], queries["sum"], n=100)
+        else:
+            release = nw.Release.from_tumult(entry["noise"], entry["answer"], queries[entry["query"]], n=100)
+            assert type(release.measurements[0].noise) is TUMULT[entry["noise"][0]["noise_mechanism"]]
+            assert float(release.privacy.loss) == pytest.approx(1.0)  # epsilon = 1, or rho = 1
+    with pytest.raises(ValueError, match="The query is missing"):
+        nw.Release.from_tumult(entry["noise"][:1], [3.0])
+    with pytest.raises(ValueError, match="'noise_parameter' of the noise information is missing"):
+        nw.Release.from_tumult([{"noise_mechanism": "LAPLACE"}], [3.0], counts)
+
+
+def test_google_s_gaussian_noise_is_the_one_its_library_finds():
+    for epsilon, delta, l2, sigma in stored("pipelinedp")["sigma"]:
+        assert google_sigma(epsilon, delta, l2) == pytest.approx(sigma, rel=1e-12)
+    how = {"aggregation": "sum", "noise": "gaussian", "epsilon": 0.5, "delta": 1e-5, "bounds": (-3, 1), "n": 60}
+    assert scale_of(nw.Release.from_google_dp(17.25, **how)) == pytest.approx(21.10546875)
+
+
+def test_google_s_laplace_noise_by_parameters():
+    query = nw.queries.Counts({"day": 3}, [("day",)])
+    release = nw.Release.from_google_dp(
+        [8.5, 1.25, 3.0], aggregation="count", noise="laplace", epsilon=0.5, l0=3, linf=1, query=query, n=12
+    )
+    assert scale_of(release) == pytest.approx(6.0)
+    whole = nw.Release.from_google_dp(50, aggregation="count", noise="laplace", epsilon=0.5)
+    mechanism = whole.measurements[0].mechanism
+    assert type(mechanism) is nw.mechanisms.CensoredNoise
+    # the rounded law's mass at the released integer, from the distribution function
+    expected = math.log(stats.laplace.cdf(3.5, scale=2) - stats.laplace.cdf(2.5, scale=2))
+    assert float(mechanism.log_density(np.array([50.0]), np.array([47.0]))) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "changed"),
+    [
+        ("aggregation must be", {"aggregation": "mean"}),
+        ("noise must be", {"noise": "uniform"}),
+        ("Gaussian noise needs delta", {"noise": "gaussian"}),
+        ("Laplace noise has no delta", {"delta": 1e-6}),
+        ("epsilon must be positive", {"epsilon": 0.0}),
+        ("The clamping interval of the sum is missing", {"aggregation": "sum"}),
+        ("The query is missing: with l0=2", {"l0": 2}),
+        ("must be finite released numbers", {"value": math.nan}),
+    ],
+)
+def test_google_s_parameters_are_checked(sentence, changed):
+    how = {"value": 5.5, "aggregation": "count", "noise": "laplace", "epsilon": 1.0, **changed}
+    with pytest.raises(ValueError, match=sentence):
+        nw.Release.from_google_dp(how.pop("value"), **how)
+
+
+@pytest.fixture(scope="module")
+def mechanisms():
+    return pytest.importorskip("diffprivlib.mechanisms")
+
+
+def test_diffprivlib_mechanisms_have_the_variance_they_state(mechanisms):
+    sums = nw.queries.Moments({"x": nw.Column(0, 2)}, [{"x": 1}])
+    count = nw.queries.Moments({"x": nw.Column(0, 1)}, [{}])
+    made = [
+        (mechanisms.Laplace(epsilon=0.7, sensitivity=2), sums),
+        (mechanisms.Laplace(epsilon=0.7, delta=0.1, sensitivity=2), sums),
+        (mechanisms.Gaussian(epsilon=0.7, delta=1e-5, sensitivity=2), sums),
+        (mechanisms.GaussianAnalytic(epsilon=3.0, delta=1e-5, sensitivity=2), sums),
+        (mechanisms.Geometric(epsilon=0.7, sensitivity=1), count),
+    ]
+    for mechanism, query in made:
+        release = nw.Release.from_diffprivlib(mechanism, 5.0, query, n=10)
+        variance = float(np.ravel(release.measurements[0].noise.variance)[0])
+        assert variance == pytest.approx(mechanism.variance(5), rel=1e-9)
+    discrete = mechanisms.GaussianDiscrete(epsilon=0.7, delta=1e-5, sensitivity=1)
+    release = nw.Release.from_diffprivlib(discrete, 5, count, n=10)
+    assert type(release.measurements[0].noise) is nw.noise.DiscreteGaussian
+    assert scale_of(release) == discrete._scale
+
+
+def test_diffprivlib_s_ends_are_kept(mechanisms):
+    query = nw.queries.Moments({"x": nw.Column(0, 2)}, [{"x": 1}])
+    cut = mechanisms.LaplaceTruncated(epsilon=1.0, sensitivity=0.2, lower=0, upper=2)
+    release = nw.Release.from_diffprivlib(cut, 2.0, query, n=10, mean=True)
+    mechanism = release.measurements[0].mechanism
+    assert type(mechanism) is nw.mechanisms.CensoredNoise
+    assert (float(mechanism.noise.scale), float(mechanism.upper)) == (pytest.approx(2.0), 20.0)
+    # at the end lies the whole upper tail beyond it
+    expected = stats.laplace.logsf(20 - 13, scale=2)
+    assert float(mechanism.log_density(np.array([20.0]), np.array([13.0]))) == pytest.approx(expected)
+    bounded = mechanisms.LaplaceBoundedDomain(epsilon=1.0, sensitivity=2, lower=0, upper=20)
+    again = nw.Release.from_diffprivlib(bounded, 13.0, query, n=10).measurements[0].mechanism
+    assert type(again) is nw.mechanisms.TruncatedNoise
+    assert float(again.noise.scale) == pytest.approx(2 / bounded.effective_epsilon())
+    draws = np.array([bounded.randomise(3.0) for _ in range(4000)])
+    mean, error = np.mean(draws), np.std(draws) / np.sqrt(draws.size)
+    grid = np.linspace(0, 20, 20001)
+    density = np.exp([float(again.noise.log_prob(np.array(point - 3.0))) for point in grid[::100]])
+    assert abs(mean - np.average(grid[::100], weights=density)) < 4 * error
+
+
+@pytest.mark.parametrize("name", ["Staircase", "Uniform", "Snapping", "LaplaceFolded"])
+def test_diffprivlib_mechanisms_that_are_not_read_are_refused(name, mechanisms):
+    with pytest.raises(ValueError, match="is not a diffprivlib mechanism that is read here"):
+        nw.Release.from_diffprivlib(mechanisms.__dict__[name].__new__(mechanisms.__dict__[name]), 1.0)
+    with pytest.raises(ValueError, match=r"The query is missing: diffprivlib's Laplace knows the sensitivity 2"):
+        nw.Release.from_diffprivlib(mechanisms.Laplace(epsilon=1, sensitivity=2), 1.0)
