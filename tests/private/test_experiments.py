@@ -1,6 +1,5 @@
-"""The thesis's experiments by name, its discrepancy, its figures' data, and tuning without the records."""
+"""The thesis's experiments by name, its discrepancy, and tuning without the records."""
 
-import copy
 import math
 
 import jax
@@ -76,34 +75,6 @@ def test_discrepancy_is_the_u_statistic_by_brute_force_and_tells_samples_apart()
     assert found == pytest.approx(math.sqrt(abs(within - 2 * between)), rel=1e-10)
     same = experiments.discrepancy(rng.normal(size=(1000, 2)), rng.normal(size=(1000, 2)), np.random.default_rng(3))
     assert same < 0.06 < 0.2 < found
-
-
-def test_figure_6_1_the_tight_accountant_always_allows_the_most():
-    counts = experiments.figure_6_1(epsilons=(2.0, 3.0))["iterations"]
-    for algorithm, tight in (("dpps", "tight"), ("hmc", "tight"), ("mdpps", "pld_without_replacement")):
-        best = counts.sel(accountant=f"{algorithm}: {tight}")
-        others = counts.sel(
-            accountant=[str(a) for a in counts["accountant"].values if str(a).startswith(f"{algorithm}:")]
-        )
-        assert bool((best >= others).all())
-    assert bool((counts.sel(accountant="dpps: tight") > counts.sel(accountant="dpps: zcdp")).all())
-    assert bool((counts.sel(epsilon=3.0) > counts.sel(epsilon=2.0)).all())
-
-
-def test_a_comparison_fills_every_cell_and_draws_its_figure(monkeypatch, tmp_path):
-    small = copy.deepcopy(experiments._TABLE)
-    small["models"]["easy-2d"]["n"] = 1500
-    small["algorithms"]["hmc"]["easy-2d"] |= {"tau": 0.8, "tau_g": 1.5, "L": 2}
-    monkeypatch.setattr(experiments, "_TABLE", small)
-    data = experiments.compare("easy-2d", "hmc", chains=3)
-    assert data["discrepancy"].sizes == {"epsilon": 6, "chain": 3}
-    assert bool(np.isfinite(data["discrepancy"]).all())
-    assert {"clip_fraction", "gradient_clip_fraction", "accepted", "iterations"} <= set(data.data_vars)
-    assert bool((np.diff(data["iterations"]) > 0).all())
-    floor = experiments.floor_of("easy-2d", repeats=3)
-    assert np.all(floor < 0.1)
-    experiments.draw("6.3", {("easy-2d", "hmc"): data}, tmp_path / "figure.png")
-    assert (tmp_path / "figure.png").stat().st_size > 5000
 
 
 TARGET = targets.Gaussian(covariance=[[1.0, 0.5], [0.5, 1.0]], prior_variance=100.0)

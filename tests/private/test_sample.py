@@ -14,7 +14,7 @@ from scipy.special import expit
 import noisewise as nw
 from noisewise.private import HMC, Barker, Budget, MinibatchPenalty, Penalty, Stream, oneshot, plan, sample, targets
 from noisewise.private.accounting import gaussian_delta
-from noisewise.private.ledger import GaussianStep, repeated, spent_delta
+from noisewise.private.ledger import BarkerStep, BatchGaussianStep, GaussianStep, repeated, spent_delta, spent_epsilon
 from noisewise.private.records import Table, make_table
 from noisewise.private.sample import os_keys, run, seeded_keys
 
@@ -134,6 +134,8 @@ def test_a_plan_finds_the_noise_for_a_number_of_iterations(method):
         )
     assert spent_delta(repeated(less.steps(N), 25), 1.0, made.accountant) > 1e-5
     assert f"{made.iterations} iterations" in made.describe()
+    assert made.noise == float(made.method.noise)
+    assert made.cost == spent_epsilon(made.method.steps(N), 1e-5, made.accountant)
     assert promise.spent_epsilon() == 0
 
 
@@ -171,7 +173,53 @@ def test_wrong_use_is_refused_with_a_sentence():
         "has no normal mean", lambda: oneshot(targets.Circle(a=1.0), RECORDS, budget(), n=N, centre=[0, 0], radius=1.0)
     )
     refuses("the target must be", lambda: sample("gaussian", RECORDS, made))
+    refuses("nothing is given back", lambda: made.budget.spend([GaussianStep(1.0, 9.0, count=-5)]))
+    refuses("scale of a release", lambda: GaussianStep(sensitivity=1.0, scale=0.0))
+    refuses("sensitivity of a release", lambda: BatchGaussianStep(float("nan"), 1.0, batch=5, n=10))
+    refuses("between 1 and n", lambda: BarkerStep(batch=20, n=10))
     assert made.budget.spent_epsilon() == 0  # refused before anything is charged
+
+
+def test_a_likelihood_of_several_numbers_for_a_record_is_refused_before_anything_is_charged():
+    """Each number would be clipped and noised by itself: two of them move by sqrt(2) times the sensitivity that is charged for."""
+    records = {"x": np.random.default_rng(2).normal(size=(N, 2))}
+
+    def target(log_likelihood, log_prior):
+        return targets.from_functions(log_likelihood, log_prior, initial={"mean": [0.0, 0.0]}, columns=("x",))
+
+    def normal(theta, record):
+        return -0.5 * (record["x"] - theta["mean"]) ** 2
+
+    def prior(theta):
+        return -0.5 * jnp.sum(theta["mean"] ** 2)
+
+    made = small_plan(budget())
+    refuses("log_likelihood.* must return one number", lambda: sample(target(normal, prior), records, made))
+    refuses("log_prior.* must return one number", lambda: sample(target(prior, lambda t: t["mean"]), records, made))
+
+    class Careless(targets.Gaussian):
+        def log_ratios(self, theta, new, records):
+            return normal({"mean": new}, records) - normal({"mean": theta}, records)
+
+    careless = Careless(covariance=np.eye(2), prior_variance=9.0)
+    refuses("one number for each record", lambda: sample(careless, records, made))
+    refuses("cannot be evaluated", lambda: sample(target(lambda t, r: jnp.sum(r["x"][:7] @ t), prior), records, made))
+    refuses(
+        "must have shape", lambda: sample(targets.Banana(a=1.0, variances=[1, 1], prior_variance=1.0), RECORDS, made)
+    )
+    assert made.budget.spent_epsilon() == 0
+    assert sample(target(lambda t, r: jnp.sum(normal(t, r)), prior), records, made)["posterior"]["mean"].shape[2:] == (
+        2,
+    )
+
+
+def test_numbers_of_32_bits_are_refused_because_their_sums_are_not_exact():
+    import jax
+
+    made = small_plan(budget())
+    with jax.enable_x64(False):
+        refuses("64-bit numbers", lambda: sample(TARGET, RECORDS, made))
+    assert made.budget.spent_epsilon() == 0
 
 
 def test_a_new_seed_setting_or_number_of_iterations_compiles_nothing():
@@ -408,6 +456,21 @@ def test_a_library_model_is_a_target():
     log_prior = [float(target.log_prior(jnp.array([value]))) for value in (0.0, 0.3)]
     wanted = [2 * math.log(expit(v)) + 3 * math.log(1 - expit(v)) for v in (0.0, 0.3)]
     assert log_prior[1] - log_prior[0] == pytest.approx(wanted[1] - wanted[0])
+
+
+def test_a_library_model_of_levels_takes_whole_numbers_and_no_others():
+    model = nw.models.Categorical([1.0, 2.0, 3.0])
+    target = targets.FromModel(model, temper=0.5)
+    free = jnp.array([0.3, -0.2])
+    probabilities = np.asarray(target.named(free)["p"])
+    found = target.log_ratios(jnp.zeros(2), free, {"x": jnp.array([0.0, 2.0, 1.0])})
+    start = np.asarray(target.named(jnp.zeros(2))["p"])
+    assert np.allclose(found, np.log(probabilities / start)[[0, 2, 1]])
+    levels = np.random.default_rng(1).integers(0, 3, N)
+    method = Penalty(noise=1.0, clip=2.0, proposal=0.1)
+    tree = sample(target, {"x": levels}, plan(method, budget(), n=N, iterations=10))
+    assert np.allclose(tree["posterior"]["p"].sum("p_dim_0"), 1)
+    refuses("whole numbers", lambda: sample(model, {"x": levels + 0.5}, plan(method, budget(), n=N)))
 
 
 def test_circle_posterior_draws_match_quadrature():

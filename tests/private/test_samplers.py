@@ -296,6 +296,16 @@ def test_a_record_that_is_not_a_number_moves_nothing():
     assert np.allclose(units[3], [614, 819])
 
 
+@pytest.mark.parametrize("bound", [1e-180, 1e-9, 1.0, 1e9])
+def test_no_gradient_passes_its_bound_however_small_or_large(bound):
+    """A bound of 1e-180 is there because the square of a gradient of 1e-170 is zero in floating point: it passed unclipped once."""
+    directions = RNG.normal(size=(400, 3))
+    sizes = bound * 10.0 ** RNG.uniform(-3, 12, size=(400, 1))
+    units = np.asarray(clip_gradients(jnp.asarray(directions * sizes), jnp.asarray(bound), 40))
+    assert np.max(np.linalg.norm(units, axis=1)) <= 2.0**40
+    assert np.max(np.linalg.norm(units, axis=1)) > (1 - 1e-8) * 2.0**40
+
+
 def test_released_values_lie_on_a_public_grid_with_the_stated_variance():
     scale = jnp.asarray(3e6)
     grid = float(power_of_two(scale / 1024))

@@ -123,6 +123,7 @@ def zcdp_epsilon(rho: float, delta: float, *, conversion: Conversion = "thesis")
     (1.0713, 0.8999)
     """
     rho, delta = _checked_cost(rho, "rho"), checked_delta(delta)
+    _checked_conversion(conversion)
     loose = rho + 2 * math.sqrt(rho * -math.log(delta))
     if conversion == "thesis" or rho == 0:
         return loose
@@ -175,7 +176,7 @@ def rdp_subsampled(order: int, batch: int, n: int, rdp: Callable[[int], float]) 
     """
     if order != int(order) or order < 2:
         raise ValueError(f"the subsampling bound needs an integer order of at least 2; got {order!r}.")
-    _checked_batch(batch, n)
+    checked_batch(batch, n)
     order, q = int(order), batch / n
     whole = rdp(order)
     second = rdp(2)
@@ -225,6 +226,7 @@ def rdp_epsilon(
     2.2466
     """
     delta = checked_delta(delta)
+    _checked_conversion(conversion)
     cost, a = np.asarray(rdp, dtype=float), np.asarray(orders, dtype=float)
     epsilon = cost - math.log(delta) / (a - 1)
     if conversion == "improved":
@@ -236,6 +238,7 @@ def rdp_delta(
     epsilon: float, rdp: Sequence[float], *, orders: Sequence[float] = ORDERS, conversion: Conversion = "thesis"
 ) -> float:
     """The least delta over the orders at which a run with these Renyi costs is (epsilon, delta)-DP; the inverse of :func:`rdp_epsilon`."""
+    _checked_conversion(conversion)
     cost, a = np.asarray(rdp, dtype=float), np.asarray(orders, dtype=float)
     exponent = (a - 1) * (cost - epsilon)
     if conversion == "improved":
@@ -243,9 +246,19 @@ def rdp_delta(
     return min(1.0, float(np.exp(np.min(exponent))))
 
 
-def _checked_batch(batch: int, n: int) -> None:
+def _checked_conversion(conversion: str) -> None:
+    if conversion not in ("thesis", "improved"):
+        raise ValueError(f"conversion must be 'thesis' or 'improved'; got {conversion!r}.")
+
+
+def checked_batch(batch: int, n: int) -> None:
+    """Refuse a batch that is empty or larger than the data."""
     if not 1 <= batch <= n:
         raise ValueError(f"the batch must hold between 1 and n = {n} records; got {batch!r}.")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), "pld_compose", "pld_delta", "pld_epsilon", "pld_gaussian", "pld_subsampled"]
 
 
 def __getattr__(name: str) -> object:

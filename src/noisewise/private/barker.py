@@ -33,7 +33,7 @@ from noisewise.private.mechanism import noisy_real
 from noisewise.private.minibatch import Batched, checked_batch
 from noisewise.private.penalty import State, known, propose, setting
 from noisewise.private.records import draw_batch
-from noisewise.private.targets import Target
+from noisewise.private.target import Target
 from noisewise.typing import Key
 
 _FITTED = json.loads(Path(__file__).with_name("barker_correction.json").read_text())

@@ -17,7 +17,8 @@ import math
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-_ROOM = 1 - 1e-12
+_ROOM = 1 - 1e-9
+"""More than the rounding of a squared length of a million entries."""
 
 
 def unit_bits(n: int) -> int:
@@ -32,6 +33,11 @@ def square_bits(n: int) -> int:
 
 def clip_ratios(ratios: Float[Array, " n"], bound: Float[Array, ""], bits: int) -> Float[Array, " n"]:
     """Each ratio clipped to ``[-bound, bound]``, to the nearest whole number of units ``bound 2^-bits``."""
+    if ratios.ndim != 1:
+        raise ValueError(
+            f"a log-likelihood ratio must be one number for each record; got an array of shape {ratios.shape}. Several numbers for a "
+            "record, each clipped by itself, would tell more than the ledger charges for."
+        )
     scaled = jnp.clip(ratios / bound, -1.0, 1.0)
     return jnp.where(jnp.isnan(scaled), 0.0, jnp.floor(scaled * 2.0**bits + 0.5))
 
@@ -39,12 +45,16 @@ def clip_ratios(ratios: Float[Array, " n"], bound: Float[Array, ""], bits: int) 
 def clip_gradients(gradients: Float[Array, "n d"], bound: Float[Array, ""], bits: int) -> Float[Array, "n d"]:
     """Each gradient scaled down to norm at most ``bound``, its entries cut towards zero to whole numbers of units ``bound 2^-bits``.
 
-    Cutting towards zero never lengthens a vector; the factor is taken a hair smaller so that its own rounding cannot either.
+    Lengths are taken in units of the bound, so that no square that matters can underflow: a length that was rounded to
+    zero would let its record pass unclipped. Cutting towards zero never lengthens a vector; the factor is taken a hair
+    smaller so that its own rounding cannot either.
     """
-    squared = jnp.sum(gradients * gradients, axis=-1, keepdims=True)
-    factor = jnp.minimum(1.0, bound / jnp.sqrt(squared)) * (_ROOM * 2.0**bits / bound)
-    scaled = gradients * factor
-    return jnp.where(jnp.isfinite(squared) & jnp.isfinite(scaled), jnp.trunc(scaled), 0.0)
+    if gradients.ndim != 2:
+        raise ValueError(f"gradients must be one vector for each record; got an array of shape {gradients.shape}.")
+    scaled = gradients * (1 / bound)
+    squared = jnp.sum(scaled * scaled, axis=-1, keepdims=True)
+    units = scaled * (_ROOM * 2.0**bits / jnp.maximum(1.0, jnp.sqrt(squared)))
+    return jnp.where(jnp.isfinite(squared) & jnp.isfinite(units), jnp.trunc(units), 0.0)
 
 
 def clipped_ratio(ratios: Float[Array, " n"], bound: Float[Array, ""]) -> Float[Array, " n"]:

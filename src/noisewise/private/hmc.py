@@ -35,7 +35,7 @@ from noisewise.private.clipping import clip_gradients, clipped_gradient, unit_bi
 from noisewise.private.ledger import GaussianStep, Step
 from noisewise.private.mechanism import noisy
 from noisewise.private.penalty import Summable, clip_or_lipschitz, known, penalised, private_ratio, setting
-from noisewise.private.targets import Target
+from noisewise.private.target import Target
 from noisewise.typing import Key, Records
 
 

@@ -23,6 +23,10 @@ class GaussianStep:
     scale: float
     count: int = 1
 
+    def __post_init__(self) -> None:
+        _check_noise(self)
+        _check_count(self)
+
     @property
     def mu(self) -> float:
         """``count sensitivity^2 / (2 scale^2)``."""
@@ -42,6 +46,11 @@ class BatchGaussianStep:
     n: int
     count: int = 1
 
+    def __post_init__(self) -> None:
+        _check_noise(self)
+        _check_count(self)
+        accounting.checked_batch(self.batch, self.n)
+
 
 @dataclass(frozen=True)
 class BarkerStep:
@@ -50,6 +59,24 @@ class BarkerStep:
     batch: int
     n: int
     count: int = 1
+
+    def __post_init__(self) -> None:
+        _check_count(self)
+        accounting.checked_batch(self.batch, self.n)
+
+
+def _check_noise(step: GaussianStep | BatchGaussianStep) -> None:
+    for name in ("sensitivity", "scale"):
+        value = getattr(step, name)
+        if not math.isfinite(value) or value <= 0:
+            raise ValueError(f"the {name} of a release must be finite and positive; got {value!r}.")
+
+
+def _check_count(step: Step) -> None:
+    if step.count != int(step.count) or step.count < 0:
+        raise ValueError(
+            f"a count of releases must be a whole number, not negative: nothing is given back; got {step.count!r}."
+        )
 
 
 Step: TypeAlias = GaussianStep | BatchGaussianStep | BarkerStep

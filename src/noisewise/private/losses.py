@@ -7,7 +7,7 @@ scale/sensitivity``:
 
 - ``"poisson"``, the default and what the thesis does: the pair ``q N(1, s^2) + (1-q) N(0, s^2)`` against
   ``q N(-1, s^2) + (1-q) N(0, s^2)``. It lets the substitution move the statistic by twice its sensitivity, so it is
-  conservative.
+  conservative: never below the second, see the end.
 - ``"without_replacement"``: ``delta(log(1 + q(e^x - 1))) = q delta_G(x)`` for x >= 0, with ``delta_G`` the profile of the Gaussian
   release on the batch, and the profile for negative epsilon by symmetry.
 
@@ -23,6 +23,11 @@ convexity both divergences are at most ``delta_G(x)``. The relation is symmetric
 from ``H_{1/a}(P||Q) = 1 - 1/a + H_a(Q||P)/a``; a profile that bounds H_a for every a > 0 is realised by a dominating pair, and
 dominating pairs compose adaptively (Zhu, Dong and Wang 2022, Theorem 10). The discretisation below connects the dots of
 the profile (Doroshenko et al. 2022), which rounds up only.
+
+*The first is never below the second.* The second is the hockey stick of ``A = q N(1) + (1-q) N(0)`` against ``N(0)`` at
+``a >= 1``, attained on ``S = {z > t}``, ``t = s^2 log((a - 1 + q)/q) + 1/2 > 0``. There ``N(-1)`` has less density than ``N(0)``, so
+``H_a(A || q N(-1) + (1-q) N(0)) >= A(S) - a (q N(-1) + (1-q) N(0))(S) >= A(S) - a N(0)(S)``. Both are symmetric in the two
+neighbours, so the same holds for a < 1: the pair dominates every release, and its compositions theirs.
 """
 
 from __future__ import annotations
@@ -35,7 +40,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import erfc, erfcx
 
-from noisewise.private.accounting import _checked_batch, checked_delta
+from noisewise.private.accounting import checked_batch, checked_delta
 
 Pair = Literal["poisson", "without_replacement"]
 INTERVAL = 1e-4
@@ -55,7 +60,7 @@ def pld_subsampled(
     >>> pld_delta(one, epsilon=1.0, count=500) < pld_delta(one, epsilon=1.0, count=1000)
     True
     """
-    _checked_batch(batch, n)
+    checked_batch(batch, n)
     for name, value in (("sensitivity", sensitivity), ("scale", scale), ("interval", interval)):
         if not math.isfinite(value) or value <= 0:
             raise ValueError(f"{name} must be finite and positive; got {value!r}.")
@@ -70,6 +75,8 @@ def _subsampled(multiplier: float, q: float, pair: Pair, interval: float) -> Any
         from dp_accounting import NeighboringRelation
         from dp_accounting.pld import privacy_loss_distribution
 
+        if 2 * (1 + 10 * multiplier) / multiplier**2 / interval > _MOST:  # before it asks for that much memory
+            raise _too_much(interval)
         # Under REPLACE_ONE dp-accounting's sensitivity is one record's, the two neighbours twice that apart
         return privacy_loss_distribution.from_gaussian_mechanism(
             multiplier,
@@ -120,10 +127,7 @@ def _symmetric_pmf(profile: Any, interval: float) -> Any:
     while float(profile(np.array([top]))[0]) > _TAIL:
         top *= 2
         if top / interval > _MOST:
-            raise ValueError(
-                f"one release loses more than epsilon = {top / 2:g}: too much for a privacy-loss grid of step {interval:g}. "
-                "Add noise, or give a coarser interval."
-            )
+            raise _too_much(interval)
     epsilon = interval * np.arange(math.ceil(top / interval) + 1)
     delta = np.minimum.accumulate(profile(epsilon))
     size = int(np.argmax(delta <= _TAIL))
@@ -136,6 +140,13 @@ def _symmetric_pmf(profile: Any, interval: float) -> Any:
     centre = max(0.0, 1.0 - infinity - float(upper.sum() + lower.sum()))
     probabilities = np.concatenate([lower, [centre], upper])
     return pld_pmf.DensePLDPmf(interval, -size, probabilities, infinity, True)
+
+
+def _too_much(interval: float) -> ValueError:
+    return ValueError(
+        f"one release may lose more than a privacy-loss grid of step {interval:g} can hold: add noise, or use another accountant "
+        "('tight', or 'rdp_improved' for batches)."
+    )
 
 
 def pld_compose(*parts: tuple[Any, int]) -> Any:

@@ -40,7 +40,7 @@ from noisewise.private.penalty import (
     settle,
 )
 from noisewise.private.records import draw_batch
-from noisewise.private.targets import Target
+from noisewise.private.target import Target
 from noisewise.typing import Key, Records
 
 

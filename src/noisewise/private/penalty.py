@@ -32,7 +32,7 @@ from noisewise.private.clipping import clip_ratios, clipped_ratio, unit_bits
 from noisewise.private.ledger import GaussianStep, Step
 from noisewise.private.mechanism import Noisy, noisy
 from noisewise.private.records import Summand
-from noisewise.private.targets import Target
+from noisewise.private.target import Target
 from noisewise.typing import Key, Records
 
 Components = Literal["all", "one", "guided"]

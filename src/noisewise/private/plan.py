@@ -20,7 +20,7 @@ from noisewise.private.ledger import (
     spent_delta,
     spent_epsilon,
 )
-from noisewise.private.targets import Target
+from noisewise.private.target import Target
 from noisewise.typing import Key
 
 
@@ -59,10 +59,20 @@ class Plan:
         """The epsilon of this run alone, at the budget's delta."""
         return spent_epsilon(self.steps(), self.budget.delta, self.accountant)
 
+    @property
+    def cost(self) -> float:
+        """The epsilon of a single iteration, at the budget's delta."""
+        return spent_epsilon(self.steps(1), self.budget.delta, self.accountant)
+
+    @property
+    def noise(self) -> float:
+        """The noise of the sampler, in its own units (tau)."""
+        return float(self.method.noise or 0.0)
+
     def describe(self) -> str:
         """The plan in words."""
         return (
-            f"{self.method.name}: {self.iterations} iterations on n = {self.n} records, noise = {float(self.method.noise or 0):.4g}; "
+            f"{self.method.name}: {self.iterations} iterations on n = {self.n} records, noise = {self.noise:.4g}; "
             f"epsilon = {self.epsilon:.4g} of {self.budget.epsilon:g} at delta = {self.budget.delta:g}, neighbours "
             f"{self.budget.neighbours}; {describe(self.accountant)}."
         )
@@ -129,7 +139,11 @@ def with_least_noise(method: Method, budget: Budget, n: int, iterations: int, ac
 
     def fits(noise: float) -> bool:
         steps = [*budget.ledger, *repeated(method.with_noise(noise).steps(n), iterations)]
-        return spent_delta(steps, budget.epsilon, choose(steps, accountant)) <= budget.delta
+        name = choose(steps, accountant)
+        try:
+            return spent_delta(steps, budget.epsilon, name) <= budget.delta
+        except ValueError:  # a single release loses more than a privacy-loss grid can hold
+            return False
 
     return method.with_noise(least(fits))
 

@@ -25,7 +25,7 @@ from noisewise.private.ledger import describe
 from noisewise.private.minibatch import MinibatchPenalty
 from noisewise.private.plan import Method, Plan
 from noisewise.private.records import Stream, Table, make_table
-from noisewise.private.targets import Target, as_target
+from noisewise.private.target import Target, as_target
 
 CHUNK = 256
 KeyData: TypeAlias = UInt32[np.ndarray, "steps chains 2"]
@@ -51,7 +51,8 @@ def sample(
     ``devices`` spreads the records over JAX devices; a :class:`~noisewise.private.Stream` reads them from disk. Returns
     a DataTree with groups ``posterior`` and ``sample_stats`` and, as root attributes, the guarantee.
 
-    The budget is charged before the first record is read: an interrupted run has spent its share.
+    The programme is compiled first, so that a target that does not fit its records costs nothing; then the budget is charged,
+    then the first record is read: an interrupted run has spent its share.
 
     >>> import numpy as np
     >>> import noisewise as nw
@@ -68,6 +69,11 @@ def sample(
             "a private run takes no seed: whoever knows it can subtract the noise. Leave random_seed out, or say testing=True on "
             "records that are not confidential."
         )
+    if jnp.zeros(()).dtype != jnp.float64:
+        raise ValueError(
+            "private sampling needs 64-bit numbers, in which sums over records are exact; JAX was switched to 32 bits. "
+            'Switch it back with jax.config.update("jax_enable_x64", True).'
+        )
     if not 0 <= discard < 1:
         raise ValueError(f"discard must lie in [0, 1); got {discard!r}.")
     target = as_target(target)
@@ -75,11 +81,26 @@ def sample(
     method = plan.method.ready(target, plan.n)
     table = matched_table(target, records, plan.n, devices)
     start = starting_points(target, initvals, chains)
+    rehearse(method, target, table, start, probe=testing)
     plan.budget.spend(plan.steps(each * chains), plan.accountant)
     source = os_keys if random_seed is None else seeded_keys(random_seed)
     draws, stats = run(method, target, table, start, each, source, probe=testing)
     kept = int(discard * each)
     return results(target, draws[:, kept:], {k: v[:, kept:] for k, v in stats.items()}, plan, random_seed, kept)
+
+
+def rehearse(
+    method: Method, target: Target, table: Table | Stream, start: Float[Array, "chains d"], *, probe: bool
+) -> None:
+    """Compile the run without a single iteration of it: what cannot be evaluated is refused before anything is charged."""
+    nothing = jnp.zeros((CHUNK, start.shape[0], 2), np.uint32)
+    try:
+        advance(method, target, table, jax.vmap(method.init)(start), nothing, jnp.asarray(0), probe)
+    except (TypeError, IndexError) as error:
+        raise ValueError(
+            f"the target cannot be evaluated on these records: {str(error).splitlines()[0]}. Compare the shapes of the columns with "
+            "what its log likelihood reads."
+        ) from error
 
 
 def per_chain(plan: Plan, chains: int) -> int:
@@ -104,8 +125,12 @@ def matched_table(
     missing = set(target.columns) - names
     if missing:
         raise ValueError(f"the records lack the columns {sorted(missing)} of the target; they have {sorted(names)}.")
-    columns = records if isinstance(records, Stream | Table) else {name: records[name] for name in target.columns}
-    table = make_table(columns, devices=devices)
+    if isinstance(records, Stream | Table):
+        table = make_table(records, devices=devices)
+    else:
+        columns = {name: np.asarray(records[name], dtype=float) for name in target.columns}
+        target.check(columns)
+        table = make_table(columns, devices=devices)
     if table.n != n:
         raise ValueError(f"the plan was made for n = {n} records and there are {table.n}: plan again with the right n.")
     return table
@@ -127,7 +152,10 @@ def starting_points(target: Target, initvals: Mapping[str, Any] | None, chains: 
                 )
         spread = {name: jnp.broadcast_to(value, (chains, *shapes[name])) for name, value in values.items()}
         points = jax.vmap(target.vector)(spread)
-    if not bool(jnp.all(jnp.isfinite(jax.vmap(target.log_prior)(points)))):
+    densities = jax.vmap(target.log_prior)(points)
+    if densities.shape != (chains,):
+        raise ValueError(f"log_prior(theta) must return one number; got shape {densities.shape[1:]}.")
+    if not bool(jnp.all(jnp.isfinite(densities))):
         raise ValueError("a starting point has no finite prior density; choose initvals inside the prior's support.")
     return points
 
@@ -249,7 +277,8 @@ def honesty(target: Target, plan: Plan) -> dict[str, Any]:
         return {"noisewise_exact": 0, "noisewise_reason": "the error of a batch is taken to be normal"}
     clip, bound = getattr(plan.method, "clip", None), target.lipschitz
     if bound is not None and (clip is None or float(clip) >= float(bound)):
-        return {"noisewise_exact": 1, "noisewise_reason": "all records, and no ratio can meet the clip bound"}
+        reason = "all records, and no ratio of a record that keeps the declared bounds can meet the clip bound"
+        return {"noisewise_exact": 1, "noisewise_reason": reason}
     return {"noisewise_exact": 0, "noisewise_reason": "ratios are clipped per record, and how often is not public"}
 
 

@@ -1,95 +1,43 @@
-r"""Targets of private samplers: a prior and the log likelihood of one record, with its gradient and Lipschitz bound.
+r"""Targets by name: the thesis's Gaussian, banana and circle, logistic and Poisson regression with their Lipschitz bounds.
 
-The posterior is ``p(theta) prod_i f(x_i | theta)^T``; ``temper`` is T, one unless the likelihood is tempered (``T =
-n0/n``). A sampler works on the parameters as one unconstrained vector. ``lipschitz`` is a number L with ``|log
-f(x|theta') - log f(x|theta)| <= L ||theta' - theta||`` for every record in the declared domain: then clipping at L
-changes nothing, and it is applied all the same, so that a record outside the domain costs accuracy and never privacy.
+What a target owes is in :mod:`noisewise.private.target`; :func:`from_functions` makes one of two functions of your own.
 """
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
+import numpy as np
 from jaxtyping import Array, Float
 
-from noisewise.models.base import Model
+from noisewise.private.target import FromModel, Functions, Target, as_float, as_target, from_functions, project
 from noisewise.typing import Key, Records, Theta
 
-_UNROLL = 8
+__all__ = [
+    "Banana",
+    "Circle",
+    "FromModel",
+    "Functions",
+    "Gaussian",
+    "LogisticRegression",
+    "PoissonRegression",
+    "Target",
+    "as_target",
+    "from_functions",
+]
 
 
-def as_float(value: Any) -> Array:
-    """A hyperparameter as a float64 array leaf, so that a new value never recompiles."""
-    return jnp.asarray(value, dtype=float)
-
-
-def project(x: Float[Array, "n d"], weights: Float[Array, " d"]) -> Float[Array, " n"]:
-    """``x @ weights``, as one fused loop when there are few columns."""
-    if x.shape[-1] > _UNROLL:
-        return x @ weights
-    return sum((x[:, j] * weights[j] for j in range(1, x.shape[-1])), start=x[:, 0] * weights[0])
-
-
-class Target(eqx.Module):
-    """A posterior to sample privately. Hyperparameters are array leaves."""
-
-    temper: eqx.AbstractVar[Array]
-
-    @property
-    @abstractmethod
-    def columns(self) -> tuple[str, ...]:
-        """The columns of the records."""
-
-    @property
-    @abstractmethod
-    def initial(self) -> Float[Array, " d"]:
-        """A starting point that does not look at the records."""
-
-    @property
-    def lipschitz(self) -> Array | None:
-        """The Lipschitz bound of one record's log likelihood, or None where the model has none."""
-        return None
-
-    @property
-    def size(self) -> int:
-        """The length of the parameter vector."""
-        return int(self.initial.shape[0])
-
-    @abstractmethod
-    def log_prior(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
-        """The log prior density, up to a constant."""
-
-    @abstractmethod
-    def log_likelihoods(self, theta: Float[Array, " d"], records: Records) -> Float[Array, " n"]:
-        """``log f(x_i | theta)`` for each record, up to a function of the record."""
-
-    def log_ratios(self, theta: Float[Array, " d"], new: Float[Array, " d"], records: Records) -> Float[Array, " n"]:
-        """``log f(x_i | new) - log f(x_i | theta)`` for each record, untempered."""
-        return self.log_likelihoods(new, records) - self.log_likelihoods(theta, records)
-
-    def gradients(self, theta: Float[Array, " d"], records: Records) -> Float[Array, "n d"]:
-        """The gradient in theta of ``log f(x_i | theta)`` for each record, untempered."""
-
-        def one(record: Records) -> Array:
-            alone = {name: value[None] for name, value in record.items()}
-            return jax.grad(lambda value: self.log_likelihoods(value, alone)[0])(theta)
-
-        return jax.vmap(one)(records)
-
-    def named(self, theta: Float[Array, " d"]) -> Theta:
-        """The parameter vector as named variables of the posterior."""
-        return {"theta": theta}
-
-    def vector(self, theta: Mapping[str, Any]) -> Float[Array, " d"]:
-        """Named variables as the parameter vector."""
-        return as_float(theta["theta"])
+def check_shape(columns: Mapping[str, np.ndarray], name: str, *shape: int) -> None:
+    """Refuse a column whose records are of another shape."""
+    found = columns[name].shape[1:]
+    if found != shape:
+        rows = len(columns[name])
+        raise ValueError(f"the column {name!r} must have shape {(rows, *shape)} for this target; got {(rows, *found)}.")
 
 
 class Gaussian(Target):
@@ -118,6 +66,9 @@ class Gaussian(Target):
     @property
     def initial(self) -> Float[Array, " d"]:
         return jnp.zeros(self.precision.shape[0])
+
+    def check(self, columns: Mapping[str, np.ndarray]) -> None:
+        check_shape(columns, "x", self.size)
 
     def log_prior(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
         return -0.5 * jnp.sum(theta**2) / self.prior_variance
@@ -183,6 +134,9 @@ class Banana(Target):
         """Theta of u."""
         return jnp.asarray(u).at[..., 1].add(-self.a * (u[..., 0] - self.m) ** 2 - self.b)
 
+    def check(self, columns: Mapping[str, np.ndarray]) -> None:
+        check_shape(columns, "x", self.size)
+
     def log_prior(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
         return -0.5 * jnp.sum(self.straighten(theta) ** 2) / self.prior_variance
 
@@ -228,6 +182,9 @@ class Circle(Target):
     @property
     def initial(self) -> Float[Array, " d"]:
         return jnp.array([0.0, 1.0])
+
+    def check(self, columns: Mapping[str, np.ndarray]) -> None:
+        check_shape(columns, "r")
 
     def log_prior(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
         return jnp.zeros(())
@@ -285,6 +242,10 @@ class LogisticRegression(Target):
     @property
     def lipschitz(self) -> Array | None:
         return self.bound
+
+    def check(self, columns: Mapping[str, np.ndarray]) -> None:
+        check_shape(columns, "x", self.predictors)
+        check_shape(columns, "y")
 
     def log_prior(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
         return -0.5 * jnp.sum((theta / self.prior_sd) ** 2)
@@ -353,6 +314,10 @@ class PoissonRegression(Target):
             return None
         return self.bound * jnp.maximum(self.largest - jnp.exp(-self.predictor_bound), jnp.exp(self.predictor_bound))
 
+    def check(self, columns: Mapping[str, np.ndarray]) -> None:
+        check_shape(columns, "x", self.predictors)
+        check_shape(columns, "y")
+
     def log_prior(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
         return -0.5 * jnp.sum((theta / self.prior_sd) ** 2)
 
@@ -376,112 +341,3 @@ class PoissonRegression(Target):
 
     def vector(self, theta: Mapping[str, Any]) -> Float[Array, " d"]:
         return as_float(theta["beta"])
-
-
-class Functions(Target):
-    """A target written as two JAX functions; see :func:`from_functions`."""
-
-    initial_theta: Theta
-    known_lipschitz: Array | None
-    temper: Float[Array, ""]
-    log_likelihood: Callable[[Theta, Records], Array] = eqx.field(static=True)
-    log_prior_of: Callable[[Theta], Array] = eqx.field(static=True)
-    column_names: tuple[str, ...] = eqx.field(static=True)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self.column_names
-
-    @property
-    def initial(self) -> Float[Array, " d"]:
-        return ravel_pytree(self.initial_theta)[0]
-
-    @property
-    def lipschitz(self) -> Array | None:
-        return self.known_lipschitz
-
-    def log_prior(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
-        return self.log_prior_of(self.named(theta))
-
-    def log_likelihoods(self, theta: Float[Array, " d"], records: Records) -> Float[Array, " n"]:
-        names = self.named(theta)
-        return jax.vmap(lambda record: self.log_likelihood(names, record))(records)
-
-    def named(self, theta: Float[Array, " d"]) -> Theta:
-        return ravel_pytree(self.initial_theta)[1](theta)
-
-    def vector(self, theta: Mapping[str, Any]) -> Float[Array, " d"]:
-        return ravel_pytree({name: as_float(theta[name]) for name in self.initial_theta})[0]
-
-
-def from_functions(
-    log_likelihood: Callable[[Theta, Records], Array],
-    log_prior: Callable[[Theta], Array],
-    *,
-    initial: Mapping[str, Any],
-    columns: tuple[str, ...],
-    lipschitz: float | None = None,
-    temper: float = 1.0,
-) -> Functions:
-    """A target from ``log_likelihood(theta, record)`` and ``log_prior(theta)``, JAX functions of named, unconstrained parameters.
-
-    ``initial`` names the parameters and gives their shapes and a starting point (chosen without looking at the records).
-    ``lipschitz``, if the likelihood has such a bound, is used as the clip bound.
-
-    >>> target = from_functions(
-    ...     lambda theta, record: -0.5 * (record["x"] - theta["mean"]) ** 2,
-    ...     lambda theta: -0.5 * theta["mean"] ** 2,
-    ...     initial={"mean": 0.0},
-    ...     columns=("x",),
-    ... )
-    >>> [float(g) for g in target.gradients(target.initial, {"x": jnp.array([1.0, 3.0])})[:, 0]]
-    [1.0, 3.0]
-    """
-    start = {name: as_float(initial[name]) for name in sorted(initial)}
-    known = None if lipschitz is None else as_float(lipschitz)
-    return Functions(
-        initial_theta=start,
-        known_lipschitz=known,
-        temper=as_float(temper),
-        log_likelihood=log_likelihood,
-        log_prior_of=log_prior,
-        column_names=tuple(columns),
-    )
-
-
-class FromModel(Target):
-    """A library model as a target: its own likelihood and prior on the unconstrained scale."""
-
-    model: Model
-    temper: Float[Array, ""]
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self.model.columns
-
-    @property
-    def initial(self) -> Float[Array, " d"]:
-        return jnp.zeros(self.model.free_size)
-
-    def log_prior(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
-        return self.model.log_prior_free(theta)
-
-    def log_likelihoods(self, theta: Float[Array, " d"], records: Records) -> Float[Array, " n"]:
-        return self.model.log_likelihood(self.model.constrain(theta), records)
-
-    def named(self, theta: Float[Array, " d"]) -> Theta:
-        return self.model.constrain(theta)
-
-    def vector(self, theta: Mapping[str, Any]) -> Float[Array, " d"]:
-        return self.model.unconstrain({name: as_float(value) for name, value in theta.items()})
-
-
-def as_target(target: Any) -> Target:
-    """A target as it is, a library model as a target, or a sentence."""
-    if isinstance(target, Target):
-        return target
-    if isinstance(target, Model):
-        return FromModel(model=target, temper=as_float(1.0))
-    raise ValueError(
-        f"the target must be one of nw.private.targets, a library model, or from_functions(...); got {type(target).__name__}."
-    )

@@ -1,8 +1,8 @@
 r"""Settings of a sampler from synthetic records, never from the confidential ones.
 
 Tuning on the records would be a release of its own, and no accountant could price a person's choices. So :func:`tune` is given records the
-data holder may look at: simulated from the prior predictive law, public, or left over from an earlier study. It runs the
-same sampler there without privacy noise and returns it with
+data holder may look at: simulated from the prior predictive law (:func:`prior_predictive`), public, or left over from an earlier
+study. It runs a random walk there, without privacy noise or clipping, and returns the sampler with
 
 - ``proposal``: ``2.4 sd / sqrt(d)`` of the synthetic posterior (2.4 sd for one component at a time), and for HMC the mass ``1/sd^2``
   with a step such that L of them travel about one posterior sd, so that a trajectory does not turn back;
@@ -33,7 +33,7 @@ from noisewise.private.hmc import HMC
 from noisewise.private.minibatch import MinibatchPenalty
 from noisewise.private.penalty import Penalty
 from noisewise.private.plan import checked_n
-from noisewise.private.targets import Target, as_target
+from noisewise.private.target import Target, as_target
 from noisewise.typing import Key, Records, Theta
 
 BEST_SIGMA = 2.38
