@@ -15,11 +15,13 @@ jax.config.update("jax_enable_x64", True)
 __version__ = "0.1.0"
 
 _ROOMS = {
+    "calibration": "noisewise.calibration",
     "direct": "noisewise.direct",
     "engines": "noisewise.engines",
     "mechanisms": "noisewise.release.mechanisms",
     "models": "noisewise.models",
     "noise": "noisewise.release.noise",
+    "plots": "noisewise.report.plots",
     "private": "noisewise.private",
     "queries": "noisewise.release.queries",
     "report": "noisewise.report",
@@ -31,6 +33,7 @@ _NAMES = {
     "Measurement": "noisewise.release.document",
     "Release": "noisewise.release.document",
     "combine": "noisewise.imputation",
+    "design": "noisewise.calibration.design",
     "explain": "noisewise.inference",
     "impute": "noisewise.imputation",
     "mle": "noisewise.likelihood",
@@ -41,11 +44,13 @@ _NAMES = {
 }
 
 if TYPE_CHECKING:
+    from noisewise import calibration as calibration
     from noisewise import direct as direct
     from noisewise import engines as engines
     from noisewise import models as models
     from noisewise import private as private
     from noisewise import studies as studies
+    from noisewise.calibration.design import design as design
     from noisewise.comparison import naive as naive
     from noisewise.imputation import combine as combine
     from noisewise.imputation import impute as impute
@@ -60,6 +65,7 @@ if TYPE_CHECKING:
     from noisewise.release.document import Release as Release
     from noisewise.release.publish import publish as publish
     from noisewise.release.queries import Column as Column
+    from noisewise.report import plots as plots
     from noisewise.report import report as report
     from noisewise.result import ConvergenceWarning as ConvergenceWarning
 

@@ -100,6 +100,15 @@ def fresh_seed() -> int:
     return secrets.randbits(63)
 
 
+def check_seed(random_seed: int | None) -> int:
+    """The given seed, or a fresh one for None."""
+    if random_seed is None:
+        return fresh_seed()
+    if isinstance(random_seed, bool) or not isinstance(random_seed, int | np.integer) or not 0 <= random_seed < 2**63:
+        raise ValueError(f"random_seed must be a whole number from 0 to 2^63 - 1, or None; got {random_seed!r}.")
+    return int(random_seed)
+
+
 def chain_keys(seed: int, chains: int) -> Key:
     """One key a chain, which does not depend on how many chains there are."""
     return _chain_keys(jnp.asarray(seed), jnp.arange(chains))

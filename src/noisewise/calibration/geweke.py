@@ -1,0 +1,153 @@
+r"""The joint test of a Markov kernel that imputes records (Geweke 2004).
+
+From exact draws of (theta, x, s), the cycle "one step of the kernel given s, then s given x" gives exact draws again if the kernel leaves
+``p(theta, x | s)`` invariant, whether it mixes or not. Many independent copies make a few cycles each, so the means of functions
+of (theta, x, s) after the cycles are compared with those before by plain standard errors.
+
+Checked by ``tests/engines/test_geweke.py``, with kernels that are wrong in known ways.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+from scipy import stats
+
+from noisewise.calibration.simulate import BUILD, draw_truths, with_values
+from noisewise.compilation import use_compilation_cache
+from noisewise.engines.augmentation import AugmentationKernel
+from noisewise.engines.base import Engine
+from noisewise.engines.choose import choose
+from noisewise.models.base import Model
+from noisewise.release.document import Release
+from noisewise.run import check_seed
+from noisewise.typing import Key
+
+_PILOTS = 256
+_START, _CYCLE = 0, 1
+
+
+@dataclass(frozen=True)
+class JointTest:
+    """How many standard errors the mean of each function of (theta, records, release) moved; ``passed`` at ``alpha`` over all."""
+
+    labels: tuple[str, ...]
+    z: np.ndarray
+    copies: int
+    cycles: int
+    alpha: float
+
+    @property
+    def p_value(self) -> float:
+        """The p-value of the largest of them (Bonferroni)."""
+        return float(min(1.0, len(self.z) * 2 * stats.norm.sf(np.max(np.abs(self.z)))))
+
+    @property
+    def passed(self) -> bool:
+        """Whether the kernel keeps the joint law as far as can be seen."""
+        return self.p_value > self.alpha
+
+    def __str__(self) -> str:
+        worst = int(np.argmax(np.abs(self.z)))
+        said = "keeps" if self.passed else "does NOT keep"
+        return (
+            f"The kernel {said} the joint law: after {self.cycles} cycles of {self.copies:,} copies the mean of "
+            f"{self.labels[worst]} moved by {self.z[worst]:+.2f} standard errors, the most of {len(self.z)}, p = {self.p_value:.2g}."
+        )
+
+
+def geweke(
+    model: Model,
+    release: Release,
+    *,
+    method: str | Engine | AugmentationKernel = "augmentation",
+    copies: int = 5000,
+    cycles: int = 4,
+    alpha: float = 0.01,
+    random_seed: int | None = None,
+) -> JointTest:
+    """Check that a kernel leaves the posterior invariant, without waiting for it to converge.
+
+    ``release`` is the design, its values do not count. ``method`` is an engine that imputes records, or a kernel of it that was made by
+    hand; ``copies`` independent chains make ``cycles`` steps each.
+
+    >>> import noisewise as nw
+    >>> query = nw.queries.Moments({"x": nw.Column(-1, 2)}, [{"x": 1}])
+    >>> release = nw.Release([nw.Measurement(query, nw.noise.Laplace(0.5), [1.0])], n=3)
+    >>> nw.calibration.geweke(nw.models.Normal((0.5, 1.0), sd=1), release, copies=2000, random_seed=1).passed
+    True
+    """
+    for name, value, least in (("copies", copies, 2), ("cycles", cycles, 1)):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+            raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}.")
+    seed = check_seed(random_seed)
+    use_compilation_cache()
+    root = jax.random.key(seed)
+    if isinstance(method, AugmentationKernel):
+        kernel: Any = method
+    else:
+        kernel = choose(model, release, method).engine.build(model, release, jax.random.fold_in(root, BUILD))
+    if not isinstance(kernel, AugmentationKernel):
+        raise ValueError(
+            "The joint test needs a kernel that imputes records of a known number, which is the augmentation engine's; use "
+            "nw.calibration.sbc for other engines."
+        )
+    pilots = draw_truths(model, release, _PILOTS, seed).values
+    centre = tuple(jnp.mean(v, axis=0) for v in pilots)
+    scale = tuple(jnp.maximum(jnp.std(v, axis=0), 1e-12) for v in pilots)
+    before, after = _cycled(kernel, jax.random.split(root, copies), centre, scale, cycles)
+    difference = np.asarray(after) - np.asarray(before)
+    error = difference.std(axis=0, ddof=1) / np.sqrt(copies)
+    # a function that no copy moved says nothing
+    z = np.divide(difference.mean(axis=0), error, out=np.zeros_like(error), where=error > 0)
+    return JointTest(_names(kernel), z, copies, cycles, alpha)
+
+
+@eqx.filter_jit
+def _cycled(
+    kernel: AugmentationKernel, keys: Key, centre: tuple[Array, ...], scale: tuple[Array, ...], cycles: int
+) -> tuple[Array, Array]:
+    release = kernel.release
+
+    def answer(key: Key, state: Any) -> tuple[Array, ...]:
+        return tuple(release.respond(key, state.records).values())
+
+    def functions(state: Any, values: tuple[Array, ...]) -> Array:
+        free = kernel.model.unconstrain(state.theta)
+        total = jnp.sum(with_values(release, values).statistics(state.records), axis=0)
+        first = jnp.ravel(jax.tree.leaves(state.records)[0][0])[0].astype(float)
+        # the noise may have no fourth moment: a bounded function of the release
+        seen = jnp.concatenate([jnp.arctan((v - m) / s).ravel() for v, m, s in zip(values, centre, scale, strict=True)])
+        return jnp.concatenate([free, free**2, total, total**2, seen, jnp.outer(free, seen).ravel(), free * first])
+
+    def copy(key: Key) -> tuple[Array, Array]:
+        prior_key, init_key, answer_key, cycle_key = jax.random.split(key, 4)
+        state = kernel.init(init_key, kernel.model.sample_prior(prior_key))
+        values = answer(answer_key, state)
+
+        def cycle(carry: tuple[Any, Any], key: Key) -> tuple[tuple[Any, Any], None]:
+            state, values = carry
+            step_key, answer_key = jax.random.split(key)
+            given = eqx.tree_at(lambda k: k.release, kernel, with_values(release, values))
+            state, _ = given.step(step_key, state)
+            return (state, answer(answer_key, state)), None
+
+        (last, answered), _ = jax.lax.scan(cycle, (state, values), jax.random.split(cycle_key, cycles))
+        return functions(state, values), functions(last, answered)
+
+    return jax.vmap(copy)(keys)
+
+
+def _names(kernel: AugmentationKernel) -> tuple[str, ...]:
+    free = [f"free[{j}]" for j in range(kernel.model.free_size)]
+    total = [f"total[{k}]" for k in range(kernel.release.size)]
+    seen = [f"arctan s[{k}]" for k in range(sum(m.value.size for m in kernel.release.measurements))]
+    squares = [[f"{name}^2" for name in names] for names in (free, total)]
+    crossed = [f"{a} {b}" for a in free for b in seen]
+    return (*free, *squares[0], *total, *squares[1], *seen, *crossed, *(f"{a} x_1" for a in free))
