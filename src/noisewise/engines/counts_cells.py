@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import equinox as eqx
 import jax
@@ -46,19 +47,45 @@ class Layer:
     slope: np.ndarray
 
 
+class Factors(Protocol):
+    """Factors of cells, as the sums need them; ``log f_j(c) - log Gamma(c + a_j) / (Gamma(a_j) c!)`` is concave in c."""
+
+    @property
+    def weights(self) -> np.ndarray:
+        """The Dirichlet weights."""
+        ...
+
+    def log_likelihood(self, counts: np.ndarray, cells: np.ndarray) -> np.ndarray:
+        """``log L_j(c)`` for rows of counts, one row for each of ``cells``."""
+        ...
+
+    def log_factors(self, counts: np.ndarray, cells: np.ndarray) -> np.ndarray:
+        """``log f_j(c)`` for rows of counts, one row for each of ``cells``."""
+        ...
+
+
 @dataclass(frozen=True)
 class Cells:
-    """Cells, their Dirichlet weights, what was released of them, and the log density of what depends on n alone.
+    """Cells, their Dirichlet weights, what was released of them, and what was released of the number of records alone.
 
-    The exact total behind released number j is ``offset[j] + slope[j] * counts[cell[j]]``, in the order of the release.
+    The exact total behind released number j is ``offset[j] n + slope[j] * counts[cell[j]]``, in the order of the release.
+    ``sizes`` holds ``(noise, target, slope)`` of numbers that look at n alone, ``target - slope n`` being the noise.
     """
 
     weights: np.ndarray
     layers: tuple[Layer, ...]
-    constant: float
+    sizes: tuple[tuple[Noise, float, float], ...]
     cell: np.ndarray
     offset: np.ndarray
     slope: np.ndarray
+
+    def log_size(self, n: np.ndarray | float) -> np.ndarray:
+        """The log density of what was released of the number of records alone."""
+        size = np.asarray(n, dtype=float)
+        total = np.zeros(size.shape)
+        for noise, target, slope in self.sizes:
+            total += np.asarray(noise.log_prob(jnp.asarray(target - slope * size)))
+        return total
 
     def log_likelihood(self, counts: np.ndarray, cells: np.ndarray | slice = slice(None)) -> np.ndarray:
         """``log L_j(c)`` for rows of counts, one row for each of ``cells``."""
@@ -109,9 +136,9 @@ def multinomial_cells(model: Bernoulli | Categorical, release: Release) -> Cells
     for name, measurement in zip(release.names, release.measurements, strict=True):
         rows = np.asarray(_additive(measurement, name).statistics(records, measurement.value), dtype=float)
         for j in range(rows.shape[1]):
-            cell, offset, slope = _single_cell(rows[:, j], name)
+            cell, offset, slope = _single_cell(rows[:, j], name, alone=release.n is None)
             parts.append(Part(measurement, j, cell, offset, slope))
-    return _collect(weights, parts, known_n(release))
+    return _collect(weights, parts, release.n)
 
 
 def naive_bayes_cells(model: NaiveBayes, release: Release) -> tuple[Cells, list[np.ndarray]]:
@@ -144,7 +171,7 @@ def naive_bayes_cells(model: NaiveBayes, release: Release) -> tuple[Cells, list[
             for cell in place[table].ravel():
                 parts.append(Part(measurement, coordinate, int(cell), 0.0, 1.0))
                 coordinate += 1
-    return _collect(weights, parts, known_n(release)), where
+    return _collect(weights, parts, release.n), where
 
 
 @dataclass(frozen=True)
@@ -176,10 +203,16 @@ def _additive(measurement: Measurement, name: str) -> AdditiveNoise:
     return mechanism
 
 
-def _single_cell(row: np.ndarray, name: str) -> tuple[int | None, float, float]:
-    """Which one cell a number looks at, when a record in cell k adds ``row[k]`` to it."""
+def _single_cell(row: np.ndarray, name: str, *, alone: bool) -> tuple[int | None, float, float]:
+    """Which one cell a number looks at, when a record in cell k adds ``row[k]`` to it.
+
+    With ``alone`` the other cells should add nothing, where that can be had.
+    """
     slack = _AFFINE_TOLERANCE * max(1.0, float(np.max(np.abs(row))))
-    for cell in reversed(range(row.size)):
+    cells = list(reversed(range(row.size)))
+    if alone:
+        cells.sort(key=lambda cell: float(np.max(np.abs(np.delete(row, cell)))) > slack)
+    for cell in cells:
         others = np.delete(row, cell)
         if np.ptp(others) <= slack:
             slope = float(row[cell] - others[0])
@@ -187,9 +220,9 @@ def _single_cell(row: np.ndarray, name: str) -> tuple[int | None, float, float]:
     raise Unsupported(f"{name} has a sum that mixes several levels of the column")
 
 
-def _collect(weights: np.ndarray, parts: Sequence[Part], n: int) -> Cells:
+def _collect(weights: np.ndarray, parts: Sequence[Part], n: int | None) -> Cells:
     """Stack released numbers into layers in which a cell occurs at most once and the noise law is one."""
-    constant = 0.0
+    sizes = []
     stacks: list[tuple[type[Noise], np.ndarray, np.ndarray, np.ndarray]] = []
     for part in parts:
         mechanism = part.measurement.mechanism
@@ -198,10 +231,13 @@ def _collect(weights: np.ndarray, parts: Sequence[Part], n: int) -> Cells:
         scale = float(
             np.broadcast_to(np.asarray(mechanism.noise.scale).reshape(-1), (mechanism.size,))[part.coordinate]
         )
-        target = float(part.measurement.value[part.coordinate]) - part.offset * n
+        target = float(part.measurement.value[part.coordinate])
         if part.cell is None:
-            constant += float(law(scale).log_prob(jnp.asarray(target)))
+            sizes.append((law(scale), target, part.offset))
             continue
+        if n is None and part.offset:
+            raise Unsupported("a released sum moves with the unknown number of records and with a count at once")
+        target -= part.offset * (n or 0)
         for stack in stacks:
             if stack[0] is law and stack[2][part.cell] == 0:
                 break
@@ -214,8 +250,8 @@ def _collect(weights: np.ndarray, parts: Sequence[Part], n: int) -> Cells:
     return Cells(
         weights,
         layers,
-        constant,
+        tuple(sizes),
         cell=np.array([part.cell or 0 for part in parts]),
-        offset=np.array([part.offset * n for part in parts]),
+        offset=np.array([part.offset for part in parts]),
         slope=np.array([part.slope for part in parts]),
     )

@@ -56,17 +56,20 @@ def solve_chain(log_factors: np.ndarray) -> Chain:
     return Chain(prefix[-1], np.stack(splits), np.stack(means, axis=-2), np.stack(variances, axis=-2))
 
 
-def marginals(log_factors: np.ndarray, total: int) -> np.ndarray:
-    """The law of each factor's count given the total of all, with the axes (factor, count)."""
+def marginals(log_factors: np.ndarray, log_weight: np.ndarray) -> np.ndarray:
+    """The law of each factor's count, with the axes (factor, count), when each total of all has a log weight."""
     size, width = log_factors.shape
     prefix = [log_factors[0]]
     for j in range(1, size):
         prefix.append(log_sum(_joint(log_factors[j], prefix[-1])))
     suffix = np.where(np.arange(width) == 0, 0.0, -np.inf)
     laws: list[np.ndarray] = []
+    ahead = np.arange(width)[:, None] + np.arange(width)
     for j in reversed(range(size)):
         others = log_sum(_joint(prefix[j - 1], suffix)) if j else suffix
-        log_law = log_factors[j, : total + 1] + others[total::-1]
+        log_law = log_factors[j] + log_sum(
+            np.where(ahead < width, others + log_weight[np.minimum(ahead, width - 1)], -np.inf)
+        )
         laws.insert(0, np.exp(log_law - log_sum(log_law)))
         suffix = log_sum(_joint(log_factors[j], suffix))
     return np.stack(laws)

@@ -1,17 +1,20 @@
-r"""Sums over the counts of one column, for many records: windows around what was released, and positive convolutions.
+r"""Sums over the counts of one set of cells, for many records: windows around what was released, and positive convolutions.
 
-One cell r carries the remainder ``n - t``, t the total of the others; for the others the factor ``f_j`` is cut to a window
-outside which it has less than ``W exp(-50)`` of its mass (W the window's width): either ``f_j`` itself is log-concave (weight at
-least 1) or its likelihood is and the rest falls, so a fall of 50 beyond the end bounds the tail. With ``p_j`` the windows scaled to
-mass 1, ``P_j = p_1 * ... * p_j`` and ``g(t) = f_r(n - t) / max f_r``, the share of the posterior that was cut off is below
-``2 K W exp(-50) / sum_t P(t) g(t)`` (windows and sums are cut alike): it is computed, and a share above 1e-12 is refused.
+The factor ``f_j`` of a cell is cut to a window outside which it has less than ``W exp(-F)`` of its mass (W the window's width, F
+the fall, 50 at first): either ``f_j`` itself is log-concave (weight at least 1) or its likelihood is and the rest falls, so a fall of
+F beyond the end bounds the tail. With ``p_j`` the windows scaled to mass 1 and ``P_j = p_1 * ... * p_j``, the total t of all
+cells has a weight ``B(t)``: what was released of the total, or the factor of one more cell that takes the remainder
+``n - t``. The share of the posterior that was cut off is below ``2 K W exp(-F) max B / sum_t P(t) B(t)`` (windows and sums
+are cut alike): it is computed, and windows grow until it is below 1e-12.
 
-All sums are of positive terms and keep their relative accuracy. Draws go backward: t from ``P(t) g(t)``, then
-``c_j | t ∝ p_j(c) P_{j-1}(t - c)`` by rejection from an envelope that is constant on blocks.
+All sums are of positive terms and keep their relative accuracy; where transforms stand in for very long ones, their rounding is
+part of the bound. Draws go backward: t from ``P(t) B(t)``, then ``c_j | t ∝ p_j(c) P_{j-1}(t - c)`` by rejection from an
+envelope that is constant on blocks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -20,21 +23,27 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from scipy.signal import fftconvolve
 
-from noisewise.engines.counts_cells import Cells, log_rising
+from noisewise.engines.counts_cells import Factors, Unsupported, log_rising
 from noisewise.typing import Key
 
-_FALL = 50.0
-_CUT_OFF = 1e-12
-_DIRECT = 2**28
+FALLS = (50.0, 120.0, 300.0, 600.0)
+"""How far below their largest value factors are cut off: the next one where the first says too little."""
+CUT_OFF = 1e-12
+_ROUNDING = 1e-10
+_DIRECT = 2**26
+_WIDEST = 2**22
 _BLOCKS = 256
+
+LogWeight = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
 class Window:
-    """Probabilities of the counts ``first, first + 1, ...``."""
+    """Nonnegative weights of the counts ``first, first + 1, ...``; ``noise`` bounds their absolute rounding error."""
 
     first: int
     mass: np.ndarray
+    noise: float = 0.0
 
     @property
     def counts(self) -> np.ndarray:
@@ -43,91 +52,131 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Remainder:
-    """The sums of a column: windows and prefix sums of all cells but ``cell``, which takes what is left of n.
+class Chain:
+    """Windows of cells, scaled to mass 1, with their prefix sums; ``log_mass`` is the logarithm of what was divided out."""
 
-    ``total`` is the law of what the others have together; ``log_total`` the logarithm of the sum over all counts; the
-    moments of the counts are those of all cells, in the order of the cells.
-    """
-
-    cell: int
     windows: list[Window]
     prefix: list[Window]
-    total: Window
+    log_mass: float
+
+    @property
+    def total(self) -> Window:
+        """The law of the total of all cells."""
+        return self.prefix[-1]
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """A chain whose total has a weight: the law of the total, ``B(t)`` over its largest value, and the log sum over all."""
+
+    chain: Chain
+    law: Window
+    message: Window
     log_total: float
-    means: np.ndarray
-    variances: np.ndarray
+    trusted: bool
 
 
-def solve_remainder(cells: Cells, n: int) -> Remainder:
-    """The sums over the counts of all cells with total n."""
-    size = cells.weights.size
-    measured = np.any([layer.slope != 0 for layer in cells.layers], axis=0)
-    last = int(np.flatnonzero(~measured)[0]) if not np.all(measured) else 0 if size == 2 else size - 1
-    others = np.array([k for k in range(size) if k != last])
-    windows, log_masses = [], []
-    for k, low, high in zip(others, *_edges(cells, others, n), strict=True):
-        log_factor = _log_factors(cells, k, np.arange(low, high + 1))
+def windows_of(factors: Factors, cells: np.ndarray, n: int, fall: float) -> Chain:
+    """The chain of some cells, whose counts are at most n."""
+    windows, log_mass = [], 0.0
+    for k, low, high in zip(cells, *_edges(factors, cells, n, fall), strict=True):
+        if high - low >= _WIDEST:
+            raise Unsupported(f"the noise is so wide that sums would run over {high - low:.1g} counts")
+        log_factor = log_factors(factors, int(k), np.arange(low, high + 1))
         top = float(np.max(log_factor))
         if not np.isfinite(top):
             raise ValueError(
                 "The released counts are impossible under the model; check the values, the noise law and n."
             )
         mass = np.exp(log_factor - top)
-        log_masses.append(top + float(np.log(mass.sum())))
+        log_mass += top + float(np.log(mass.sum()))
         windows.append(Window(int(low), mass / mass.sum()))
+    return chain_of(windows, log_mass, fall)
+
+
+def chain_of(windows: Sequence[Window], log_mass: float, fall: float) -> Chain:
+    """The chain of windows of mass 1."""
     prefix = [windows[0]]
     for window in windows[1:]:
-        prefix.append(_convolve(prefix[-1], window))
-    counts = prefix[-1].counts
-    possible = counts <= n
-    log_rest = np.full(counts.shape, -np.inf)
-    log_rest[possible] = _log_factors(cells, last, n - counts[possible])
-    top = float(np.max(log_rest)) if np.any(possible) else -np.inf
-    rest = Window(prefix[-1].first, np.exp(log_rest - top)) if np.isfinite(top) else None
-    share = float(np.sum(prefix[-1].mass * rest.mass)) if rest is not None else 0.0
-    widest = max(window.mass.size for window in [*windows, *prefix])
-    if rest is None or 2 * size * widest * np.exp(-_FALL) > _CUT_OFF * share:
-        raise ValueError(
-            f"The released counts contradict n={n}: together they leave no room for the last level within the noise. "
-            "Check the values, the noise scale and n."
-        )
-    total = Window(rest.first, prefix[-1].mass * rest.mass / share)
-    laws = _marginals(windows, prefix, rest)
-    means, variances = np.zeros(size), np.zeros(size)
-    for k, law in [*zip(others, laws, strict=True), (last, Window(total.first, total.mass))]:
-        centre = law.first + float(np.sum(law.mass * (law.counts - law.first)))
-        means[k] = n - centre if k == last else centre
-        variances[k] = float(np.sum(law.mass * (law.counts - centre) ** 2))
-    log_total = sum(log_masses) + top + float(np.log(share))
-    return Remainder(last, windows, prefix, total, log_total, means, variances)
+        prefix.append(_convolve(prefix[-1], window, fall))
+    return Chain(list(windows), prefix, log_mass)
 
 
-def _log_factors(cells: Cells, cell: int, counts: np.ndarray) -> np.ndarray:
+def weigh(chain: Chain, log_weight: LogWeight, fall: float, everywhere: np.ndarray | None = None) -> Weighted | None:
+    """The chain with a weight of its total; None where no total that the windows hold is possible.
+
+    A weight that is not unimodal may be largest where the windows do not look: ``everywhere`` holds all totals then.
+    """
+    total = chain.total
+    log_message = log_weight(total.counts)
+    top = float(np.max(log_message))
+    highest = top if everywhere is None else float(np.max(log_weight(everywhere)))
+    if not np.isfinite(top):
+        return None
+    message = np.exp(log_message - top)
+    mass = total.mass * message
+    share = float(np.sum(mass))
+    if share <= 0:
+        return None
+    widest = max(window.mass.size for window in [*chain.windows, *chain.prefix])
+    lost = 2 * (len(chain.windows) + 1) * widest * np.exp(min(highest - top, 600.0) - fall)
+    trusted = bool(lost <= CUT_OFF * share and total.noise * float(np.sum(message)) <= _ROUNDING * share)
+    law = Window(total.first, mass / share)
+    return Weighted(chain, law, Window(total.first, message), chain.log_mass + top + float(np.log(share)), trusted)
+
+
+def solve(
+    factors: Factors, cells: np.ndarray, n: int, log_weight: LogWeight, everywhere: np.ndarray | None = None
+) -> Weighted:
+    """The sums over the counts of some cells, with windows as wide as it takes."""
+    for fall in FALLS:
+        found = weigh(windows_of(factors, cells, n, fall), log_weight, fall, everywhere)
+        if found is not None and found.trusted:
+            return found
+    raise ValueError(
+        "The released counts contradict each other, or the number of records, by so many times the noise that no count "
+        "explains them. Check the values, the noise scales and n."
+    )
+
+
+def log_factors(factors: Factors, cell: int, counts: np.ndarray) -> np.ndarray:
     """``log f`` of one cell, padded to a power of two so that few shapes are compiled."""
     short = (1 << max(8, (counts.size - 1).bit_length())) - counts.size
     padded = np.pad(np.asarray(counts, dtype=float), (0, short), mode="edge")
-    return cells.log_factors(padded[None], np.array([cell]))[0, : counts.size]
+    return factors.log_factors(padded[None], np.array([cell]))[0, : counts.size]
 
 
-def _edges(cells: Cells, others: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+def remainder(factors: Factors, cell: int, n: int) -> LogWeight:
+    """The weight of a total t when one more cell takes what it leaves of n."""
+
+    def log_weight(counts: np.ndarray) -> np.ndarray:
+        rest = np.full(counts.shape, -np.inf)
+        possible = (counts >= 0) & (counts <= n)
+        if np.any(possible):
+            rest[possible] = log_factors(factors, cell, n - counts[possible])
+        return rest
+
+    return log_weight
+
+
+def _edges(factors: Factors, cells: np.ndarray, n: int, fall: float) -> tuple[np.ndarray, np.ndarray]:
     """The windows' ends, by bisection on a concave function: the log factor, or its likelihood for weights below 1."""
-    weights = cells.weights[others]
+    weights = factors.weights[cells]
 
     def height(counts: np.ndarray) -> np.ndarray:
-        likelihood = cells.log_likelihood(counts[:, None], others)[:, 0]
+        likelihood = factors.log_likelihood(counts[:, None], cells)[:, 0]
         return likelihood + np.where(weights >= 1, log_rising(counts, weights), 0.0)
 
-    low, high = np.zeros(others.size), np.full(others.size, float(n))
+    low, high = np.zeros(cells.size), np.full(cells.size, float(n))
     while np.any(low < high):
         middle = np.floor((low + high) / 2)
         rising = height(middle + 1) > height(middle)
         low, high = np.where(rising & (low < high), middle + 1, low), np.where(rising, high, middle)
     peak = low
-    level = height(peak) - _FALL + np.where(weights >= 1, 0.0, np.minimum(log_rising(peak, weights), 0.0))
+    level = height(peak) - fall + np.where(weights >= 1, 0.0, np.minimum(log_rising(peak, weights), 0.0))
     ends = []
     for limit in (0.0, float(n)):
-        inside, outside = peak.copy(), np.full(others.size, limit)
+        inside, outside = peak.copy(), np.full(cells.size, limit)
         whole = height(outside) >= level
         while np.any(np.abs(outside - inside) > 1):
             middle = np.trunc((inside + outside) / 2)
@@ -137,48 +186,62 @@ def _edges(cells: Cells, others: np.ndarray, n: int) -> tuple[np.ndarray, np.nda
     return ends[0], ends[1]
 
 
-def _convolve(first: Window, second: Window) -> Window:
-    """The law of the sum, without the ends that are below exp(-50) of its largest mass."""
-    mass = _product(first.mass, second.mass)
-    kept = np.flatnonzero(mass > np.exp(-_FALL) * np.max(mass))
-    return Window(first.first + second.first + int(kept[0]), mass[kept[0] : kept[-1] + 1])
+def _convolve(first: Window, second: Window, fall: float) -> Window:
+    """The law of the sum, without the ends that are below ``exp(-fall)`` of its largest mass."""
+    mass, noise = _product(first, second.mass)
+    kept = np.flatnonzero(mass > np.exp(-fall) * np.max(mass))
+    return Window(first.first + second.first + int(kept[0]), mass[kept[0] : kept[-1] + 1], noise)
 
 
-def _product(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """A convolution of positive numbers: by its definition, or by transforms where that would take too long."""
-    if first.size * second.size <= _DIRECT:
-        return np.convolve(first, second)
-    return np.maximum(fftconvolve(first, second), 0.0)
+def _product(first: Window, second: np.ndarray) -> tuple[np.ndarray, float]:
+    """A convolution of positive numbers, by its definition or by transforms where that would take too long, and its noise."""
+    carried = first.noise * float(np.sum(second))
+    if first.mass.size * second.size <= _DIRECT:
+        return np.convolve(first.mass, second), carried
+    noise = 20 * np.finfo(float).eps * float(np.linalg.norm(first.mass) * np.linalg.norm(second))
+    return np.maximum(fftconvolve(first.mass, second), 0.0), carried + noise
 
 
-def _marginals(windows: list[Window], prefix: list[Window], rest: Window) -> list[Window]:
-    """The laws of the counts of all cells but the remainder: ``p_j(c) sum_u P_{j-1}(u) B_j(u + c)``."""
-    message = rest
-    laws: list[Window] = []
-    for j in reversed(range(len(windows))):
-        window = windows[j]
+def messages(chain: Chain, message: Window) -> list[Window]:
+    """For each cell j, ``sum_u P(others have u) B(u + c)`` at the counts c of its window, for weights B of the total."""
+    found: list[Window] = []
+    for j in reversed(range(len(chain.windows))):
+        window = chain.windows[j]
         if j == 0:
-            law = window.mass * _cut(message, window.first, window.mass.size)
-            laws.insert(0, Window(window.first, law / law.sum()))
+            found.insert(0, cut(message, window.first, window.mass.size))
             break
-        before = prefix[j - 1]
-        law = window.mass * _correlate(message, before, window.first, window.mass.size)
-        laws.insert(0, Window(window.first, law / law.sum()))
-        message = Window(before.first, _correlate(message, window, before.first, before.mass.size))
-    return laws
+        before = chain.prefix[j - 1]
+        found.insert(0, _correlate(message, before, window.first, window.mass.size))
+        message = _correlate(message, window, before.first, before.mass.size)
+    return found
 
 
-def _correlate(message: Window, window: Window, first: int, size: int) -> np.ndarray:
+def laws(chain: Chain, message: Window) -> list[Window]:
+    """The laws of the counts of the cells, for weights of the total."""
+    found = []
+    for window, others in zip(chain.windows, messages(chain, message), strict=True):
+        law = window.mass * others.mass
+        found.append(Window(window.first, law / law.sum()))
+    return found
+
+
+def moments(law: Window) -> tuple[float, float]:
+    """Mean and variance."""
+    centre = law.first + float(np.sum(law.mass * (law.counts - law.first)))
+    return centre, float(np.sum(law.mass * (law.counts - centre) ** 2))
+
+
+def _correlate(message: Window, window: Window, first: int, size: int) -> Window:
     """``sum_u p(u) B(u + c)`` at c = first, first + 1, ..."""
-    lagged = Window(message.first - window.first - window.mass.size + 1, _product(message.mass, window.mass[::-1]))
-    return _cut(lagged, first, size)
+    mass, noise = _product(message, window.mass[::-1])
+    return cut(Window(message.first - window.first - window.mass.size + 1, mass, noise), first, size)
 
 
-def _cut(window: Window, first: int, size: int) -> np.ndarray:
-    """The masses at first, first + 1, ...; zero outside the window."""
+def cut(window: Window, first: int, size: int) -> Window:
+    """The window at first, first + 1, ...; zero outside."""
     at = np.arange(first, first + size) - window.first
     inside = (at >= 0) & (at < window.mass.size)
-    return np.where(inside, window.mass[np.clip(at, 0, window.mass.size - 1)], 0.0)
+    return Window(first, np.where(inside, window.mass[np.clip(at, 0, window.mass.size - 1)], 0.0), window.noise)
 
 
 def padded(window: Window, width: int) -> np.ndarray:
@@ -223,7 +286,8 @@ def split_window(
         density = mass[place] * jnp.where(
             (at >= 0) & (at < before.shape[0]), before[jnp.clip(at, 0, before.shape[0] - 1)], 0.0
         )
-        accepted = u[2] * bound[chosen] < density
+        # a total that no counts add up to is drawn with probability below the rounding error: it must not loop for ever
+        accepted = (u[2] * bound[chosen] < density) | (cumulative[-1] <= 0)
         return key, done | accepted, jnp.where(done, count, first + place)
 
     return jax.lax.while_loop(lambda carry: ~carry[1], propose, (key, jnp.array(False), first))[2]

@@ -50,7 +50,7 @@ def exact_log_likelihood(model: Model, release: Release) -> LogLikelihood:
 
         def categorical(theta: Theta) -> Array:
             terms = _powers(theta["p"], n) - factorials + log_noise
-            return _convolved(terms)[n] + factorials[n] + cells.constant
+            return _convolved(terms)[n] + factorials[n] + float(cells.log_size(n))
 
         return categorical
     if isinstance(model, NaiveBayes):
@@ -87,7 +87,7 @@ def _naive_bayes(model: NaiveBayes, release: Release, n: int) -> LogLikelihood:
         for k, cell in enumerate(where[1:], start=1):
             terms = _powers(theta[f"feature_probs_{k}"], n) - factorials + log_noise[cell]
             classes = classes + jax.vmap(_convolved)(terms) + factorials
-        return _convolved(classes)[n] + factorials[n] + cells.constant
+        return _convolved(classes)[n] + factorials[n] + float(cells.log_size(n))
 
     return log_likelihood
 

@@ -20,10 +20,10 @@ import numpy as np
 from jaxtyping import Array
 from scipy.special import betaln, expit, log_expit
 
-from noisewise.engines.base import Draw, Engine, Exact, Sampler, Support
+from noisewise.engines.base import Engine, Exact, Sampler, Support
 from noisewise.engines.fourier_density import NotConverged, approximate_log_density, log_density
 from noisewise.engines.fourier_laws import Problem, Unsupported, problem
-from noisewise.engines.fourier_panels import Inverse, adapt, bracket
+from noisewise.engines.fourier_panels import Inverse, PanelSampler, adapt, bracket
 from noisewise.models.base import Model
 from noisewise.models.bernoulli import Bernoulli
 from noisewise.models.exponential import Exponential
@@ -70,21 +70,6 @@ class Fourier(Engine):
 
     def build(self, model: Model, release: Release, key: Key) -> Sampler:
         return Posterior(model, problem(model, release)).sampler()
-
-
-class PanelSampler(Sampler):
-    """Draws of one parameter by the inverse of its tabulated distribution."""
-
-    model: Model
-    inverse: Inverse
-    known: Exact
-
-    def draw(self, key: Key) -> Draw:
-        free = self.inverse(jax.random.uniform(key, (), dtype=float))
-        return Draw(self.model.constrain(free[None]), {}, {})
-
-    def exact(self) -> Exact:
-        return self.known
 
 
 class Posterior:

@@ -12,12 +12,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from numpy.polynomial import legendre
 
+from noisewise.engines.base import Draw, Exact, Sampler
 from noisewise.engines.counts_draws import search
+from noisewise.models.base import Model
+from noisewise.typing import Key
 
 _NODES = 16
 _CELLS = 16
@@ -141,6 +145,21 @@ class Inverse(eqx.Module):
             step = jnp.where(slope > 0, (value - u) / jnp.where(slope > 0, slope, 1.0), 0.0)
             x = jnp.clip(x - step, low, high)
         return self.begin[panel] + 0.5 * self.width[panel] * (x + 1)
+
+
+class PanelSampler(Sampler):
+    """Draws of one parameter by the inverse of its tabulated distribution."""
+
+    model: Model
+    inverse: Inverse
+    known: Exact
+
+    def draw(self, key: Key) -> Draw:
+        free = self.inverse(jax.random.uniform(key, (), dtype=float))
+        return Draw(self.model.constrain(free[None]), {}, {})
+
+    def exact(self) -> Exact:
+        return self.known
 
 
 def _evaluate(series: Array, x: Array) -> tuple[Array, Array]:
