@@ -113,6 +113,7 @@ def sample(
         release,
         choice.engine,
         reason=choice.reason,
+        doubts=choice.engine.doubts(model, release, trace.posterior, trace.stats),
         seed=seed,
         settings=settings,
         exact=exact,

@@ -93,6 +93,7 @@ def build_tree(
     reason: str,
     seed: int,
     settings: Settings,
+    doubts: tuple[str, ...] = (),
     exact: Exact | None = None,
     independent: bool = False,
 ) -> xr.DataTree:
@@ -142,6 +143,7 @@ def build_tree(
         groups["latent_data"] = xr.Dataset(
             {name: (("imputation", "record"), value) for name, value in trace.latent.items()}
         )
+    sentence = "Independent draws: nothing to converge." if independent else verdict.sentence
     attrs = {
         "inference_library": "noisewise",
         "inference_library_version": noisewise.__version__,
@@ -152,7 +154,8 @@ def build_tree(
         "noisewise_reason": reason,
         "noisewise_independent_draws": int(independent),
         "noisewise_converged": int(verdict.converged or independent),
-        "noisewise_verdict": "Independent draws: nothing to converge." if independent else verdict.sentence,
+        "noisewise_verdict": " ".join([sentence, *(f"Doubtful: {doubt}." for doubt in doubts)]),
+        "noisewise_doubts": "; ".join(doubts),
         "sampling_time": trace.sampling_time,
         "tuning_steps": 0 if independent else settings.tune,
         "thin": settings.thin,

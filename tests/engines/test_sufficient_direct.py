@@ -8,8 +8,9 @@ import pytest
 from scipy import integrate, stats
 
 import noisewise as nw
-from noisewise.engines.sufficient import Sufficient, observed, statistic_law
+from noisewise.engines.sufficient import Sufficient
 from noisewise.engines.sufficient_direct import direct_sampler, log_normal_laplace, tabulate
+from noisewise.engines.sufficient_laws import observed, statistic_law
 from noisewise.studies.bernstein_sheldon import ks_distance, ranks_by_quadrature
 
 

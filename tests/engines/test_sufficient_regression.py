@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import noisewise as nw
-from noisewise.engines.sufficient import Sufficient
 from noisewise.engines.sufficient_regression import regression_law
 
 WIDE = nw.Column(-20, 30, rescale=(-1, 1))
@@ -70,9 +69,7 @@ def test_the_posterior_at_large_n_finds_the_truth_and_counts_the_noise():
     dt = nw.sample(
         MODEL,
         release(n * mean, n, 50.0),
-        method=Sufficient(moves=0),
-        draws=300,
-        tune=50,
+        method="sufficient",
         random_seed=2,
         progressbar=False,
     )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import noisewise as nw
-from noisewise.engines.sufficient import statistic_law
+from noisewise.engines.sufficient_laws import statistic_law
 from noisewise.engines.truncation import piece
 from noisewise.models.exponential_family import exponential_form
 

@@ -13,13 +13,13 @@ def counts(values, n, scale=2.0):
 
 
 def test_the_edgeworth_constant_is_the_integral():
-    from noisewise.engines.trust import _ABSOLUTE_CUBIC
+    from noisewise.engines.edgeworth import ABSOLUTE_CUBIC
 
     found = 2 * sum(
         abs(integrate.quad(lambda z: (z**3 - 3 * z) * stats.norm.pdf(z), *part)[0])
         for part in ((0, 3**0.5), (3**0.5, 30))
     )
-    assert pytest.approx(found, rel=1e-10) == _ABSOLUTE_CUBIC
+    assert pytest.approx(found, rel=1e-10) == ABSOLUTE_CUBIC
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ One iteration is a cycle of kernels that each leave the target invariant, so the
 
 1. *records*: a sweep over all records or a window of them, theta fixed (:mod:`noisewise.kernels.records`);
 2. *theta, centred*: an exact conjugate draw from ``p(theta | x)``, or random-walk or Hamiltonian moves;
-3. *theta, non-centred*: moves of theta with the innovations of the records fixed (:mod:`noisewise.kernels.interweave`).
+3. *theta, non-centred*: moves of theta with the innovations of the records fixed (:mod:`noisewise.kernels.interweave`): a jump
+   across the posterior and a few random-walk moves, the more of them the rarer the tuning phase saw jumps accepted.
 
 With ``interweave=False`` and a conjugate model this is Algorithm 1 of Ju, Awan, Gong and Rao (2022); with a ``record_proposal`` or a
 Metropolis move of theta it is their Algorithm 2. Checked by ``tests/kernels/test_invariance.py``,
@@ -43,6 +44,8 @@ _START_INFLATION = 2.0
 _SMALL = 20_000
 _MANY_MOVES = 24
 _FEW_MOVES = 8
+_LEAST_MOVES = 2
+_WIDE_NOISE, _LEAST_FRACTION, _LEAST_WINDOW = 0.1, 0.1, 10
 
 
 class AugmentationState(eqx.Module):
@@ -53,6 +56,8 @@ class AugmentationState(eqx.Module):
     centred: Walk
     non_centred: Walk
     log_block: Float[Array, ""]
+    ease: Float[Array, ""]
+    """The acceptance probability of jumps, as the tuning phase saw it."""
     turn: Int[Array, ""]
     tuned: Float[Array, ""]
 
@@ -71,16 +76,18 @@ class AugmentationKernel(Kernel):
     window: int = eqx.field(static=True)
     block: int | None = eqx.field(static=True)
     n: int = eqx.field(static=True)
+    jump: bool = eqx.field(static=True, default=False)
 
     def init(self, key: Key, start: Theta) -> AugmentationState:
         records = self.model.simulate(key, start, self.n)
-        walk = Walk.start(*self.surrogate)
+        walk = Walk.start(self.surrogate.mean, self.surrogate.covariance)
         return AugmentationState(
             theta=start,
             records=records,
             centred=walk,
             non_centred=walk,
             log_block=jnp.log(jnp.asarray(float(self.block or 1))),
+            ease=jnp.zeros(()),
             turn=jnp.zeros((), dtype=int),
             tuned=jnp.zeros(()),
         )
@@ -119,12 +126,13 @@ class AugmentationKernel(Kernel):
         if self.interweave:
             u = model.inverse(theta, records, inverse_key)
             walk = state.non_centred
-            walked = interweave(
-                walk_key, model, release, model.unconstrain(theta), u, walk, move=self.move, moves=self.moves
-            )
+            free, count = model.unconstrain(theta), self._walks(state.ease) if self.jump else None
+            walked = interweave(walk_key, model, release, free, u, walk, move=self.move, moves=self.moves, count=count)
             theta = model.constrain(walked.position)
             records = model.transform(theta, u)
             stats["interweave_acceptance"] = walked.acceptance
+            if walked.jump_acceptance is not None:
+                stats["jump_acceptance"] = walked.jump_acceptance
         stats["noise_lp"] = release.log_density(jnp.sum(release.statistics(records), axis=0))
         moved = eqx.tree_at(lambda s: (s.theta, s.records, s.turn), state, (theta, records, state.turn + 1))
         return moved, Info(stats, within)
@@ -141,9 +149,17 @@ class AugmentationKernel(Kernel):
             gain = _BLOCK_GAIN * (state.tuned + 1.0) ** -0.6
             log_block = log_block + gain * (stats["acceptance_rate"] - _BLOCK_ACCEPTANCE)
             log_block = jnp.clip(log_block, 0.0, jnp.log(float(self.window)))
+        ease = state.ease
+        if self.jump:
+            ease = ease + jnp.minimum(0.5, 3.0 / (state.tuned + 3.0)) * (stats["jump_acceptance"] - ease)
         return AugmentationState(
-            state.theta, state.records, centred, non_centred, log_block, state.turn, state.tuned + 1.0
+            state.theta, state.records, centred, non_centred, log_block, ease, state.turn, state.tuned + 1.0
         )
+
+    def _walks(self, ease: Array) -> Int[Array, ""]:
+        """How many random-walk moves follow a jump: all where jumps are never accepted, a few where they always are."""
+        least = min(_LEAST_MOVES, self.moves)
+        return jnp.round(least + (self.moves - least) * (1 - ease) ** 2).astype(int)
 
     def _propose(self, key: Key, theta: Theta, current: Records) -> tuple[Records, Float[Array, " m"]]:
         # columns that the model does not make stay as they are
@@ -218,6 +234,8 @@ class Augmentation(Engine):
             )
         if unknown and (release.unnormalised or release.per_record):
             return Support(False, "an unknown number of records needs mechanisms that release sums")
+        if not model.has_transform:
+            return Support(False, "the model cannot simulate records")
         missing = [name for name in release.columns if name not in model.columns]
         if missing:
             return Support(False, f"the release reads columns {missing} that the model does not describe")
@@ -245,27 +263,43 @@ class Augmentation(Engine):
         return self._build(model, release, key, release.n, jnp.asarray(float(release.n)))
 
     def _build(self, model: Model, release: Release, key: Key, n: int, likely: Array) -> AugmentationKernel:
-        fraction = self.fraction if self.fraction is not None else min(1.0, max(0.1, _SMALL / n))
-        window = n if release.per_record else max(1, round(fraction * n))
+        interweaves = self.interweave and self._can_interweave(model)
         moves = self.moves if self.moves is not None else (_MANY_MOVES if n <= _SMALL else _FEW_MOVES)
         records = n if release.per_record else min(n, MOST_RECORDS)
+        fitted = eqx.filter_jit(fit_surrogate)(key, model, release, likely, records=records)
+        wide_noise = interweaves and not isinstance(model, Pool) and _below(fitted.share, _WIDE_NOISE)
         return AugmentationKernel(
             model=model,
             release=release,
-            surrogate=eqx.filter_jit(fit_surrogate)(key, model, release, likely, records=records),
+            surrogate=Surrogate(fitted.mean, fitted.covariance),
             record_proposal=self.record_proposal,
             theta_move=self.theta_move or ("update" if model.has_update else "random_walk"),
-            interweave=self.interweave and self._can_interweave(model),
+            interweave=interweaves,
             move=self.move,
             moves=moves,
-            window=window,
-            block=1 if release.per_record else self.block,
+            window=n if release.per_record else self._window(n, wide_noise),
+            block=1 if release.per_record or (self.block is None and not self.interweave) else self.block,
             n=n,
+            jump=interweaves and self.move == "random_walk" and not release.unnormalised,
         )
+
+    def _window(self, n: int, wide_noise: bool) -> int:
+        """How many records a step proposes: all, unless they are many or the noise is so wide that they hardly matter."""
+        if self.fraction is not None:
+            return max(1, round(self.fraction * n))
+        if not self.interweave:
+            return n
+        fraction = min(1.0, max(_LEAST_FRACTION, _SMALL / n))
+        return max(min(n, _LEAST_WINDOW), round((_LEAST_FRACTION if wide_noise else fraction) * n))
 
     def start(self, kernel: Kernel, key: Key) -> Theta:
         kernel = kernel.inner if isinstance(kernel, ResizingKernel) else kernel
         assert isinstance(kernel, AugmentationKernel)
-        mean, covariance = kernel.surrogate
+        mean, covariance = kernel.surrogate.mean, kernel.surrogate.covariance
         normals = jax.random.normal(key, mean.shape, dtype=float)
         return kernel.model.constrain(mean + _START_INFLATION * cholesky(covariance) @ normals)
+
+
+def _below(share: Array | None, limit: float) -> bool:
+    """Whether a share is known to be small; inside a compiled function it is not known."""
+    return share is not None and not isinstance(share, jax.core.Tracer) and float(share) < limit

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
+import numpy as np
 from jaxtyping import Array
 
 from noisewise.kernels.base import Kernel
@@ -67,3 +69,9 @@ class Engine(eqx.Module):
     def start(self, kernel: Kernel, key: Key) -> Theta:
         """A dispersed starting value for one chain of a Markov kernel."""
         raise TypeError(f"The {self.name} engine draws independently and has no starting values.")
+
+    def doubts(
+        self, model: Model, release: Release, posterior: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray]
+    ) -> tuple[str, ...]:
+        """Reasons not to trust an approximation, found from the draws (chain, draw, ...) after a run."""
+        return ()

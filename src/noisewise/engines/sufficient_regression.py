@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -60,6 +59,8 @@ class RegressionLaw(StatisticLaw):
         mean = theta["covariate_mean"] if isinstance(model.covariate_mean, NormalPrior) else model.covariate_mean
         cov = theta["covariate_cov"] if isinstance(model.covariate_cov, InverseWishart) else model.covariate_cov
         variance = theta["variance"] if isinstance(model.variance, InverseGamma) else model.variance
+        assert mean is not None
+        assert cov is not None
         slopes = theta["beta"][1:]
         with_response = cov @ slopes
         whole = jnp.block(
@@ -87,6 +88,7 @@ class RegressionLaw(StatisticLaw):
         drawn["beta"] = triangular.normal_from_precision(keys[1], triangular.matrix(precision), right)
         if isinstance(model.covariate_cov, InverseWishart):
             mean = theta["covariate_mean"] if isinstance(model.covariate_mean, NormalPrior) else model.covariate_mean
+            assert mean is not None
             shifted = jnp.outer(first[:p], mean)
             about = second[:p, :p] - shifted - shifted.T + n * jnp.outer(mean, mean)
             drawn["covariate_cov"] = model.covariate_cov.sample(
@@ -94,6 +96,7 @@ class RegressionLaw(StatisticLaw):
             )
         if isinstance(model.covariate_mean, NormalPrior):
             known = model.covariate_cov
+            assert known is not None
             cov = triangular.matrix(drawn["covariate_cov"] if isinstance(known, InverseWishart) else known)
             total = [first[i] for i in range(p)]
             drawn["covariate_mean"] = model.covariate_mean.sample_given(keys[3], cov=cov, count=n, total=total)
@@ -164,11 +167,3 @@ def regression_law(model: LinearRegression, release: Release) -> RegressionLaw |
         gain=jnp.asarray([gains.get(name, 1.0) for name in columns]),
         shift=jnp.asarray([shifts.get(name, 0.0) for name in columns]),
     )
-
-
-@eqx.filter_jit
-def clamped_share(law: RegressionLaw, theta: Theta, lower: Float[Array, " q"], upper: Float[Array, " q"]) -> Array:
-    """The probability that each column of a record lies outside its bounds (in the mapped units of the law)."""
-    mean, spread = law.mapped(theta)
-    root = jnp.sqrt(jnp.diag(spread))
-    return jax.scipy.stats.norm.cdf((lower - mean) / root) + jax.scipy.stats.norm.cdf((mean - upper) / root)

@@ -1,4 +1,4 @@
-r"""The normal law of a truncated or clamped statistic, from derivatives of log probabilities.
+r"""The normal law of a statistic and of what was released of it: at few levels, or truncated or clamped at public bounds.
 
 Public bounds [a, b] cut the line into below, centre and above. Inside, the released row is affine in the family's statistic,
 ``r(x) = L t(x) + c``; below and above it is constant (zero for a truncated sum, the value at the bound for a clamped moment). With
@@ -60,6 +60,27 @@ class SupportLaw(StatisticLaw):
 
     def possible(self, joint: Float[Array, " k"], n: Float[Array, ""]) -> Bool[Array, ""]:
         return self.form.possible(joint, n)
+
+
+class LevelsLaw(StatisticLaw):
+    """Totals ``J = (sum t, sum r)`` of a family on the levels 0, 1, ... and of any released row, one of ``rows`` for each level."""
+
+    form: ExponentialForm
+    rows: Float[Array, "levels m"]
+
+    def moments(self, theta: Theta) -> Picture:
+        eta = self.form.natural(theta)
+        x = jnp.arange(self.rows.shape[0])
+        both = jnp.concatenate([self.form.statistic(x), self.rows], axis=1)
+        weights = jax.nn.softmax(self.form.log_density(x, eta))
+        centred = both - weights @ both
+        return Picture(weights @ both, (weights[:, None] * centred).T @ centred)
+
+    def update(self, key: Key, theta: Theta, joint: Float[Array, " k"], n: Float[Array, ""]) -> Theta:
+        return self.form.update(key, theta, joint[: self.form.size], n)
+
+    def possible(self, joint: Float[Array, " k"], n: Float[Array, ""]) -> Bool[Array, ""]:
+        return self.form.possible(joint[: self.form.size], n)
 
 
 class TruncatedLaw(StatisticLaw):

@@ -192,7 +192,11 @@ class StatisticsState(eqx.Module):
 
 
 class StatisticsKernel(Kernel):
-    """One cycle of the sampler. ``n`` is data: one compiled program serves every n, value and scale."""
+    """One cycle of the sampler. ``n`` is data: one compiled program serves every n, value and scale.
+
+    A step whose totals ran out of tries keeps the old ones and says so in ``min_found``. ``walk`` is what the random-walk moves
+    know of theta before the tuning phase, ``modes`` where chains may start (unconstrained).
+    """
 
     model: Model
     law: StatisticLaw
@@ -202,7 +206,8 @@ class StatisticsKernel(Kernel):
     release: Release | None = None
     moves: int = eqx.field(static=True, default=2)
     tries: int = eqx.field(static=True, default=1000)
-    strict: bool = eqx.field(static=True, default=False)
+    walk: Walk | None = None
+    modes: Float[Array, "modes d"] | None = None
 
     def init(self, key: Key, start: Theta) -> StatisticsState:
         """Totals at their means, which are always possible; then theta and J follow the release, under extra noise that fades."""
@@ -225,7 +230,9 @@ class StatisticsKernel(Kernel):
 
         begun = (start, joint, mixture, jnp.asarray(True))
         theta, joint, mixture, found = lax.fori_loop(0, _SETTLING, settle, begun)
-        walk = Walk.start(self.model.unconstrain(theta), 0.1 * jnp.eye(self.model.free_size), weight=1.0)
+        walk = self.walk
+        if walk is None:
+            walk = Walk.start(self.model.unconstrain(theta), 0.1 * jnp.eye(self.model.free_size), weight=1.0)
         return StatisticsState(theta, joint, mixture, walk, found)
 
     def step(self, key: Key, state: StatisticsState) -> tuple[StatisticsState, Info]:
@@ -239,8 +246,6 @@ class StatisticsKernel(Kernel):
             theta = self.model.constrain(position)
         drawn = self._draw(joint_key, self._picture(theta), variances)
         joint = jnp.where(drawn.found, drawn.joint, state.joint)
-        if self.strict:
-            joint = eqx.error_if(joint, ~drawn.found, impossible(self.tries))
         mixture = self._mixture(mixture_key, joint)
         stats["redraws"] = drawn.redraws.astype(float)
         stats["min_found"] = drawn.found.astype(float)
@@ -254,12 +259,16 @@ class StatisticsKernel(Kernel):
 
     def log_target(self, free: Float[Array, " d"], variances: Float[Array, " m"]) -> Float[Array, ""]:
         """``log p(free) N(y; n (H m + c), n H C H' + D)``, J integrated out."""
+        return self.model.log_prior_free(free) + self.log_likelihood(free, variances)
+
+    def log_likelihood(self, free: Float[Array, " d"], variances: Float[Array, " m"]) -> Float[Array, ""]:
+        """``log N(y; n (H m + c), n H C H' + D)``, up to a constant."""
         picture = self._picture(self.model.constrain(free))
         spread = self.law.matrix @ picture.covariance @ self.law.matrix.T + jnp.diag(variances)
         factor = triangular.cholesky(triangular.matrix(spread))
         gap = self.value - self.law.released(picture.mean, self.n)
         white = triangular.solve(factor, [gap[i] for i in range(gap.shape[0])])
-        return self.model.log_prior_free(free) - 0.5 * triangular.dot(white, white) - triangular.half_log_det(factor)
+        return -0.5 * triangular.dot(white, white) - triangular.half_log_det(factor)
 
     def theta(self, state: StatisticsState) -> Theta:
         return state.theta

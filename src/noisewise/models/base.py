@@ -65,6 +65,11 @@ class Model(eqx.Module):
         return True
 
     @property
+    def has_transform(self) -> bool:
+        """Whether :meth:`transform` is there; without it records cannot be simulated."""
+        return True
+
+    @property
     def has_log_prior(self) -> bool:
         """Whether :meth:`log_prior` is there; moves with the innovations held fixed need it."""
         return True

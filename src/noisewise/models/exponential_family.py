@@ -35,16 +35,16 @@ class ExponentialFamily(Model):
     r"""A model of one column written as an exponential family, in a few lines.
 
     ``natural(theta)`` is eta and ``statistic(x)`` is t (of an array of x; a column, or a tuple of columns), each a number or a tuple of
-    numbers; ``log_partition(eta)`` is A; ``update(key, total, n)`` draws theta from its conjugate law given the total of t over n records,
-    so that ``update(key, zeros, 0)`` is the prior, whose log density is ``log_prior(theta)``. ``quantile(theta, u)`` makes a record
-    from a uniform number; ``cdf(x, eta)`` is P(X <= x), wanted for truncated or clamped statistics and for the ``augmentation``
-    engine. ``possible(total, n)`` says which totals ``update`` accepts. Write them with ``jax.numpy``.
+    numbers; ``log_partition(eta)`` is A and ``log_base(x)`` is log h, zero if left out; ``update(key, total, n)`` draws theta from its
+    conjugate law given the total of t over n records, so that ``update(key, zeros, 0)`` is the prior. The rest is for more than that:
+    ``log_prior(theta)``, the prior's log density, for moves of theta that mix at any noise; ``quantile(theta, u)``, a record from a
+    uniform number, wherever records are simulated; ``cdf(x, eta)``, P(X <= x), for truncated or clamped statistics and for the
+    ``augmentation`` engine; ``possible(total, n)`` says which totals ``update`` accepts. Write them with ``jax.numpy``.
 
     >>> import jax.numpy as jnp
     >>> from jax import random
     >>> import noisewise as nw
-    >>> from noisewise.models.exponential_family import ExponentialFamily
-    >>> waiting = ExponentialFamily(
+    >>> waiting = nw.models.ExponentialFamily(
     ...     parameters={"rate": "positive"},
     ...     natural=lambda theta: -theta["rate"],
     ...     statistic=lambda x: x,
@@ -52,18 +52,22 @@ class ExponentialFamily(Model):
     ...     update=lambda key, total, n: {"rate": random.gamma(key, 2.0 + n) / (1.0 + total)},
     ...     log_prior=lambda theta: jnp.log(theta["rate"]) - theta["rate"],
     ...     quantile=lambda theta, u: -jnp.log1p(-u) / theta["rate"],
+    ...     cdf=lambda x, eta: -jnp.expm1(eta * x),
     ...     support=(0.0, float("inf")),
     ... )
     >>> waiting.form.mean(jnp.asarray([-4.0])).tolist()
     [0.25]
+    >>> release = nw.Release([nw.Measurement(nw.queries.TruncatedSum("x", 0, 9), nw.noise.Laplace(9.0), [262.0])], n=1000)
+    >>> 3.6 < float(nw.sample(waiting, release, method="sufficient").posterior["rate"].mean()) < 4.1
+    True
     """
 
     natural: Callable[[Theta], Array | tuple[Array, ...]] = eqx.field(static=True)
     statistic: Callable[[Array], Array | tuple[Array, ...]] = eqx.field(static=True)
     log_partition: Callable[..., Array] = eqx.field(static=True)
     draw: Callable[..., Theta] = eqx.field(static=True)
-    prior: Callable[[Theta], Array] = eqx.field(static=True)
-    quantile: Callable[[Theta, Array], Array] = eqx.field(static=True)
+    prior: Callable[[Theta], Array] | None = eqx.field(static=True)
+    quantile: Callable[[Theta, Array], Array] | None = eqx.field(static=True)
     base: Callable[[Array], Array] | None = eqx.field(static=True)
     cdf: Callable[..., Array] | None = eqx.field(static=True)
     allowed: Callable[..., Array] | None = eqx.field(static=True)
@@ -80,8 +84,8 @@ class ExponentialFamily(Model):
         statistic: Callable[[Array], Array | tuple[Array, ...]],
         log_partition: Callable[..., Array],
         update: Callable[..., Theta],
-        log_prior: Callable[[Theta], Array],
-        quantile: Callable[[Theta, Array], Array],
+        log_prior: Callable[[Theta], Array] | None = None,
+        quantile: Callable[[Theta, Array], Array] | None = None,
         log_base: Callable[[Array], Array] | None = None,
         cdf: Callable[..., Array] | None = None,
         possible: Callable[..., Array] | None = None,
@@ -92,8 +96,9 @@ class ExponentialFamily(Model):
         if not parameters:
             raise ValueError("parameters must name at least one parameter, as in {'rate': 'positive'}; got none.")
         given = {"natural": natural, "statistic": statistic, "log_partition": log_partition, "update": update}
-        for name, function in (given | {"log_prior": log_prior, "quantile": quantile}).items():
-            if not callable(function):
+        asked = {"log_prior": log_prior, "quantile": quantile, "log_base": log_base, "cdf": cdf, "possible": possible}
+        for name, function in (given | asked).items():
+            if not (callable(function) or (name in asked and function is None)):
                 raise ValueError(f"{name} of an ExponentialFamily must be a function; got {function!r}.")
         if not support[0] < support[1]:
             raise ValueError(f"support must be an increasing pair of numbers; got {support!r}.")
@@ -106,6 +111,25 @@ class ExponentialFamily(Model):
         self.support = (float(support[0]), float(support[1]))
         self.discrete = discrete
         self.column = column_name(column, "column")
+        self._check_draw()
+
+    def _check_draw(self) -> None:
+        """Trace one draw of the prior, so that names and shapes are right before any sampling."""
+        size = self.form.size
+        total = self.form.shaped(jnp.zeros(size))
+        drawn = jax.eval_shape(lambda key: self.draw(key, total, jnp.zeros(())), jax.random.key(0))
+        wanted = {name: parameter.shape for name, parameter in self.named}
+        shapes = {name: value.shape for name, value in drawn.items()} if isinstance(drawn, dict) else drawn
+        if shapes != wanted:
+            raise ValueError(
+                f"update of an ExponentialFamily must return parameters of shapes {wanted}; it returns {shapes}."
+            )
+        found = jax.eval_shape(self.form.statistic, jax.ShapeDtypeStruct((7,), float)).shape
+        if found != (7, size):
+            raise ValueError(
+                f"natural gives {size} number(s), so statistic of 7 records must give an array of shape (7, {size}), or a tuple of "
+                f"{size} columns; it gives {found}."
+            )
 
     @property
     def form(self) -> CustomForm:
@@ -123,13 +147,31 @@ class ExponentialFamily(Model):
     def sample_prior(self, key: Key) -> Theta:
         return self.form.update(key, {}, jnp.zeros(self.form.size), jnp.zeros(()))
 
+    @property
+    def has_transform(self) -> bool:
+        return self.quantile is not None
+
+    @property
+    def has_log_prior(self) -> bool:
+        return self.prior is not None
+
+    @property
+    def has_inverse(self) -> bool:
+        return self.cdf is not None
+
     def log_prior(self, theta: Theta) -> Float[Array, ""]:
+        if self.prior is None:
+            raise ValueError("This ExponentialFamily has no log_prior, which is needed here; give log_prior=...")
         return jnp.asarray(self.prior(theta), dtype=float)
 
     def innovations(self, key: Key, n: int) -> Innovations:
         return jax.random.uniform(key, (n,), dtype=float)
 
     def transform(self, theta: Theta, u: Innovations) -> Records:
+        if self.quantile is None:
+            raise ValueError(
+                "This ExponentialFamily has no quantile, which is needed to simulate records; give quantile=..."
+            )
         return {self.column: self.quantile(theta, u)}
 
     def inverse(self, theta: Theta, records: Records, key: Key) -> Innovations:
@@ -168,6 +210,10 @@ class CustomForm(ExponentialForm):
         return self.model.support
 
     @property
+    def discrete(self) -> bool:
+        return self.model.discrete
+
+    @property
     def truncates(self) -> bool:
         return self.model.cdf is not None
 
@@ -176,22 +222,24 @@ class CustomForm(ExponentialForm):
 
     def statistic(self, x: Float[Array, " n"]) -> Float[Array, "n d"]:
         found = self.model.statistic(jnp.asarray(x, dtype=float))
-        return jnp.stack(found, axis=-1) if isinstance(found, tuple) else found.reshape(x.shape[0], -1)
+        columns = jnp.stack(found, axis=-1) if isinstance(found, tuple) else jnp.asarray(found)
+        return columns[:, None] if columns.ndim == 1 else columns
 
     def log_partition(self, eta: Float[Array, " d"]) -> Float[Array, ""]:
-        return jnp.asarray(self.model.log_partition(self._shaped(eta)), dtype=float)
+        return jnp.asarray(self.model.log_partition(self.shaped(eta)), dtype=float)
 
     def log_base(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
+        x = jnp.asarray(x, dtype=float)
         inside = (x >= self.model.support[0]) & (x <= self.model.support[1])
-        base = jnp.zeros_like(x, dtype=float) if self.model.base is None else self.model.base(x)
+        base = jnp.zeros_like(x) if self.model.base is None else self.model.base(x)
         return jnp.where(inside, base, -jnp.inf)
 
     def update(self, key: Key, theta: Theta, total: Float[Array, " d"], n: Float[Array, ""]) -> Theta:
-        drawn = self.model.draw(key, self._shaped(total), n)
+        drawn = self.model.draw(key, self.shaped(total), n)
         return {name: jnp.asarray(drawn[name], dtype=float) for name, _ in self.model.named}
 
     def possible(self, total: Float[Array, " d"], n: Float[Array, ""]) -> Bool[Array, ""]:
-        return jnp.asarray(True) if self.model.allowed is None else self.model.allowed(self._shaped(total), n)
+        return jnp.asarray(True) if self.model.allowed is None else self.model.allowed(self.shaped(total), n)
 
     def log_below(self, eta: Float[Array, " d"], x: Array) -> Float[Array, ""]:
         return log_probability(self._cdf(self._before(x), eta))
@@ -208,9 +256,10 @@ class CustomForm(ExponentialForm):
     def _cdf(self, x: Array, eta: Float[Array, " d"]) -> Array:
         assert self.model.cdf is not None
         inside = jnp.maximum(x, self.model.support[0])
-        return jnp.where(x < self.model.support[0], 0.0, self.model.cdf(inside, self._shaped(eta)))
+        return jnp.where(x < self.model.support[0], 0.0, self.model.cdf(inside, self.shaped(eta)))
 
-    def _shaped(self, vector: Float[Array, " d"]) -> Array | tuple[Array, ...]:
+    def shaped(self, vector: Float[Array, " d"]) -> Array | tuple[Array, ...]:
+        """A vector as the family's functions take it: a number, or a tuple of numbers."""
         return vector[0] if vector.shape[0] == 1 else tuple(vector[i] for i in range(vector.shape[0]))
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -19,12 +18,16 @@ from jaxtyping import Array, Bool, Float
 from noisewise.typing import Key, Theta
 
 _LEAST_LOG = -600.0
+_MOST_LEVELS = 1024
 
 
 class ExponentialForm(eqx.Module):
     """The exponential-family form of a model of one column."""
 
-    discrete: ClassVar[bool] = False
+    @property
+    def discrete(self) -> bool:
+        """Whether x is an integer."""
+        return False
 
     @property
     @abstractmethod
@@ -39,7 +42,8 @@ class ExponentialForm(eqx.Module):
     @property
     def levels(self) -> int | None:
         """How many values 0, 1, ... x can take, where they are few."""
-        return None
+        first, last = self.support
+        return int(last) + 1 if self.discrete and first == 0 and last < _MOST_LEVELS else None
 
     @abstractmethod
     def natural(self, theta: Theta) -> Float[Array, " d"]:

@@ -14,7 +14,6 @@ r"""The exponential-family forms of the library's own models.
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +37,10 @@ class BernoulliForm(ExponentialForm):
     """x itself, at two levels."""
 
     model: Bernoulli
-    discrete: ClassVar[bool] = True
+
+    @property
+    def discrete(self) -> bool:
+        return True
 
     @property
     def size(self) -> int:
@@ -47,10 +49,6 @@ class BernoulliForm(ExponentialForm):
     @property
     def support(self) -> tuple[float, float]:
         return (0.0, 1.0)
-
-    @property
-    def levels(self) -> int:
-        return 2
 
     def natural(self, theta: Theta) -> Float[Array, " d"]:
         return (jnp.log(theta["p"]) - jnp.log1p(-theta["p"]))[None]
@@ -76,7 +74,10 @@ class CategoricalForm(ExponentialForm):
     """The indicators of the levels; their covariance is singular, because they sum to one."""
 
     model: Categorical
-    discrete: ClassVar[bool] = True
+
+    @property
+    def discrete(self) -> bool:
+        return True
 
     @property
     def size(self) -> int:
@@ -85,10 +86,6 @@ class CategoricalForm(ExponentialForm):
     @property
     def support(self) -> tuple[float, float]:
         return (0.0, self.size - 1.0)
-
-    @property
-    def levels(self) -> int:
-        return self.size
 
     def natural(self, theta: Theta) -> Float[Array, " d"]:
         return jnp.log(theta["p"])
@@ -132,7 +129,10 @@ class PoissonForm(GammaPriorForm):
     """Counts, with ``1/x!`` as base measure."""
 
     model: Poisson
-    discrete: ClassVar[bool] = True
+
+    @property
+    def discrete(self) -> bool:
+        return True
 
     def natural(self, theta: Theta) -> Float[Array, " d"]:
         return jnp.log(theta["rate"])[None]
