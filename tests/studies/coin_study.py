@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -52,4 +55,32 @@ COINS = Study(
     table=table,
     plots=plots,
     batch=4,
+)
+
+
+def slow_cells(settings: Mapping[str, Any]) -> list[Cell]:
+    return [{"p": p, "tosses": settings["tosses"], "log": settings["log"]} for p in settings["probabilities"]]
+
+
+def slow_run(cell: Cell, replicates: range, seed: int) -> list[dict[str, Any]]:
+    """Say who begins a task and who ends it, and take a while."""
+    log = Path(str(cell["log"]))
+    name = f"{os.getpid()}-{cell['p']}-{replicates.start}"
+    (log / f"{name}.begun").touch()
+    time.sleep(0.3)
+    tosses = [generator(seed, {"p": cell["p"]}, r).uniform(size=int(cell["tosses"])) for r in replicates]
+    (log / f"{name}.ended").touch()
+    return [
+        {"replicate": r, "heads": int(np.sum(u < cell["p"])), "side": "heads"}
+        for r, u in zip(replicates, tosses, strict=True)
+    ]
+
+
+SLOW_COINS = dataclasses.replace(
+    COINS,
+    name="slow-coins",
+    settings={"probabilities": (0.2, 0.7), "tosses": 100, "log": ""},
+    cells=slow_cells,
+    run=slow_run,
+    batch=1,
 )

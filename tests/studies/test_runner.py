@@ -42,6 +42,17 @@ def test_numbers_depend_on_cell_replicate_and_seed_alone(tmp_path):
     assert np.any(nw.studies.run(COINS, out=tmp_path / "d", random_seed=1).rows["heads"] != whole)
 
 
+def test_randomness_that_a_process_carries_along_is_seen_to_be_wrong(tmp_path):
+    rng = np.random.default_rng(0)
+
+    def careless(cell, replicates, seed):
+        return [{"replicate": r, "heads": rng.binomial(cell["tosses"], cell["p"]), "side": "heads"} for r in replicates]
+
+    wrong = dataclasses.replace(COINS, run=careless)
+    whole = nw.studies.run(wrong, out=tmp_path / "a").rows["heads"]
+    assert np.any(nw.studies.run(wrong, out=tmp_path / "b").rows["heads"] != whole)
+
+
 def test_a_rerun_makes_only_what_is_missing(tmp_path):
     first = nw.studies.run(COINS, out=tmp_path, replicates=6)
     again = nw.studies.run(COINS, out=tmp_path, replicates=6)

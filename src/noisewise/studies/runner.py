@@ -176,7 +176,7 @@ def _carry_out(
             client.submit(execute, study, task, seed, noisewise.__version__, pure=False, retries=retries): task
             for task in tasks
         }
-        for future in as_completed(list(futures)):
+        for future in as_completed(list(futures), loop=client.loop):
             task = futures.pop(future)
             try:
                 yield future.result()
