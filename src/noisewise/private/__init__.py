@@ -7,6 +7,7 @@ statistic is better.
 
 from noisewise.private import accounting, targets
 from noisewise.private.barker import Barker
+from noisewise.private.baselines import one_posterior_sampling, posterior_given_totals, posterior_on_records
 from noisewise.private.budget import Budget
 from noisewise.private.hmc import HMC
 from noisewise.private.minibatch import MinibatchPenalty
@@ -27,8 +28,11 @@ __all__ = [
     "Stream",
     "Tuned",
     "accounting",
+    "one_posterior_sampling",
     "oneshot",
     "plan",
+    "posterior_given_totals",
+    "posterior_on_records",
     "sample",
     "targets",
     "tune",

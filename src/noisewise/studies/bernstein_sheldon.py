@@ -26,7 +26,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from noisewise.engines.baselines import one_posterior_sampling, posterior_given_totals
 from noisewise.engines.sufficient_direct import log_normal_laplace
 from noisewise.engines.truncation import SupportLaw, TruncatedLaw
 from noisewise.kernels.statistics import NoiseShape, StatisticLaw, StatisticsKernel
@@ -35,6 +34,7 @@ from noisewise.models.bernoulli import Bernoulli
 from noisewise.models.categorical import Categorical
 from noisewise.models.exponential import Exponential
 from noisewise.models.exponential_family import exponential_form
+from noisewise.private.baselines import one_posterior_sampling, posterior_given_totals
 from noisewise.typing import Key
 
 Name = Literal["binomial", "multinomial", "exponential"]

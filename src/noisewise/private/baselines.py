@@ -1,6 +1,7 @@
 r"""What to compare a private posterior with: the posterior on the records themselves, and one-posterior sampling.
 
-:func:`posterior_given_totals` is the conjugate posterior given exact totals of the sufficient statistic, with no privacy at all. The
+They read confidential records, so they are the data holder's, for studies of what privacy costs; nothing they return may be
+published. :func:`posterior_given_totals` is the conjugate posterior given exact totals of the sufficient statistic, with no privacy at all. The
 *naive* posterior is the same with the noisy totals in their place (see also :func:`noisewise.naive`).
 
 *One-posterior sampling* (Dimitrakakis et al. 2014; Wang, Fienberg and Smola 2015; Foulds et al. 2016) releases draws of the
@@ -34,11 +35,11 @@ def posterior_on_records(
     """Draws from ``p(theta | records)``, not private: the data holder's own comparison, never to be published.
 
     >>> import noisewise as nw
-    >>> theta = posterior_on_records(nw.models.Poisson(2, 1), {"visits": [3, 4, 5]}, draws=2000)
+    >>> theta = nw.private.posterior_on_records(nw.models.Poisson(2, 1), {"visits": [3, 4, 5]}, draws=2000)
     Traceback (most recent call last):
     ...
     ValueError: The records have no column 'x'; they have 'visits'. Rename the columns of the records, or those of the query.
-    >>> theta = posterior_on_records(nw.models.Poisson(2, 1, column="visits"), {"visits": [3, 4, 5]}, draws=2000)
+    >>> theta = nw.private.posterior_on_records(nw.models.Poisson(2, 1, column="visits"), {"visits": [3, 4, 5]}, draws=2000)
     >>> abs(float(theta["rate"].mean()) - 14 / 4) < 0.1
     True
     """
@@ -87,7 +88,7 @@ def one_posterior_sampling(
     This simulates the mechanism for studies; a real release needs noise that does not come from a seed.
 
     >>> import noisewise as nw
-    >>> draws = one_posterior_sampling(nw.models.Bernoulli(), 300, 1000, epsilon=50.0, truncate=0.1, draws=10)
+    >>> draws = nw.private.one_posterior_sampling(nw.models.Bernoulli(), 300, 1000, epsilon=50.0, truncate=0.1, draws=10)
     >>> draws.shape, bool(((draws > 0.1) & (draws < 0.9)).all())
     ((1, 10), True)
     """
