@@ -61,16 +61,19 @@ def test_thousands_of_steps_cost_their_sum():
     assert spent_epsilon(mixed, 1e-6) == pytest.approx(accounting.gaussian_epsilon(float(mu), 1e-6), rel=1e-12)
 
 
-@pytest.mark.parametrize("epsilon", [0.5, 1.0, 4.0])
-def test_tight_bound_equals_dp_accounting_where_both_apply(epsilon):
+@pytest.mark.parametrize("count", [1, 20, 3000])
+def test_tight_bound_equals_dp_accounting_where_both_apply(count):
+    """Each epsilon at the noise that makes its delta 1e-5 exactly, so that no other digit could hide a difference."""
     from dp_accounting.pld import privacy_loss_distribution
 
-    for scale, count in ((3.0, 1), (12.0, 20)):
+    for epsilon in (0.1, 1.0, 6.0):
+        mu = accounting.max_mu(epsilon, 1e-5)
+        scale = math.sqrt(0.5 * count / mu)
         one = privacy_loss_distribution.from_gaussian_mechanism(
-            scale, sensitivity=1.0, value_discretization_interval=5e-5
+            scale, sensitivity=1.0, value_discretization_interval=5e-5 if count < 100 else 5e-6
         )
         theirs = one.self_compose(count).get_delta_for_epsilon(epsilon)
-        ours = accounting.gaussian_delta(epsilon, 0.5 * count / scale**2)
+        ours = spent_delta([GaussianStep(1.0, scale, count)], epsilon)
         assert ours == pytest.approx(theirs, abs=1e-8)
         assert ours <= theirs + 1e-12  # theirs rounds up
 
@@ -123,6 +126,60 @@ def test_subsampled_rdp_matches_fifty_digits(mu):
         )
         ours = accounting.rdp_subsampled(order, 100, 10_000, lambda j: mu * j)
         assert ours == pytest.approx(float(exact), rel=1e-10)
+
+
+def precise_barker(order, batch):
+    room = mpmath.mpf(batch) - 5 * order
+    return mpmath.mpf(5) / (2 * batch) + mpmath.log(2 * batch / room) / (2 * (order - 1)) + 2 * order / room
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.3, 1e-7), (1.0, 1e-6), (6.0, 1e-5)])
+def test_thousands_of_subsampled_steps_cost_what_fifty_digits_say(epsilon, delta):
+    """Batches and Barker together, 3,000 of each, both conversions; the least over the orders taken in full precision."""
+    steps = [BatchGaussianStep(2.0, 2.4, 100, 100_000, 3000), BarkerStep(600, 200_000, 3000)]
+    mu, once = mpmath.mpf(2) ** 2 / (2 * mpmath.mpf(2.4) ** 2), mpmath.mpf(1) / 1000
+    totals = {}
+    for order in accounting.ORDERS:
+        if order < 80:
+            batch = min(precise_subsampled(order, once, lambda j: mu * j), mu * order)
+            barker = min(
+                precise_subsampled(order, mpmath.mpf(3) / 1000, lambda j: precise_barker(j, 600)),
+                precise_barker(order, 600),
+            )
+            totals[order] = 3000 * (batch + barker)
+    exact = {
+        "rdp": min(cost - mpmath.log(delta) / (a - 1) for a, cost in totals.items()),
+        "rdp_improved": min(
+            cost + mpmath.log(1 - mpmath.mpf(1) / a) - (mpmath.log(delta) + mpmath.log(a)) / (a - 1)
+            for a, cost in totals.items()
+        ),
+    }
+    for name, wanted in exact.items():
+        assert spent_epsilon(steps, delta, name) == pytest.approx(float(wanted), rel=1e-9)
+        assert spent_delta(steps, float(wanted), name) == pytest.approx(delta, rel=1e-6)
+        assert (spent_delta(steps, epsilon, name) <= delta) == (float(wanted) <= epsilon)
+
+
+def test_thousands_of_batches_by_a_privacy_loss_grid_of_our_own():
+    """The symmetric pair on a fine grid of z, its losses shared between neighbouring points of a grid so that their mean is
+    kept, composed by one power of a Fourier transform: neither rounding up nor a line of dp-accounting."""
+    q, s, count, epsilons = 0.01, 0.84, 2000, np.array([1.0, 3.0, 6.0])
+    z = np.linspace(-1 - 12 * s, 1 + 12 * s, 400_001)
+    plus, minus, middle = (norm.pdf(z, mean, s) for mean in (1, -1, 0))
+    loss = np.log((q * plus + (1 - q) * middle) / (q * minus + (1 - q) * middle))
+    mass = (q * plus + (1 - q) * middle) * (z[1] - z[0])
+    size, step = 2**20, 2e-4
+    place = loss / step + size / 2
+    low = np.floor(place).astype(int)
+    grid = np.bincount(low, mass * (1 - place + low), size) + np.bincount(low + 1, mass * (place - low), size)
+    composed = np.fft.irfft(np.fft.rfft(np.roll(grid, size // 2)) ** count, size)
+    losses_of_all = step * (np.arange(size) - size * (np.arange(size) >= size // 2))
+    one = losses.pld_subsampled(sensitivity=1.0, scale=s, batch=1000, n=100_000)
+    for epsilon in epsilons:
+        above = losses_of_all > epsilon
+        exact = np.sum(composed[above] * -np.expm1(epsilon - losses_of_all[above]))
+        assert losses.pld_delta(one, epsilon=epsilon, count=count) == pytest.approx(exact, rel=2e-3, abs=1e-9)
+        assert losses.pld_delta(one, epsilon=epsilon, count=count // 2) < 0.7 * exact
 
 
 def renyi_by_quadrature(order, p, q):
@@ -260,6 +317,22 @@ def test_a_mixed_ledger_is_charged_as_a_whole():
 def test_a_delta_that_promises_nothing_or_cannot_be_kept_is_refused(delta):
     with pytest.raises(ValueError, match="strictly between 0 and 1"):
         accounting.max_mu(1.0, delta)
+
+
+def test_a_conversion_that_is_not_known_is_refused():
+    for call in (
+        lambda: accounting.zcdp_epsilon(0.1, 1e-6, conversion="best"),
+        lambda: accounting.rdp_epsilon([1.0], 1e-6, orders=[2], conversion="best"),
+        lambda: accounting.rdp_delta(1.0, [1.0], orders=[2], conversion="best"),
+    ):
+        with pytest.raises(ValueError, match="conversion must be"):
+            call()
+
+
+def test_a_release_too_loud_for_a_privacy_loss_grid_is_refused_before_it_fills_the_memory():
+    for pair in ("poisson", "without_replacement"):
+        with pytest.raises(ValueError, match="can hold"):
+            losses.pld_subsampled(sensitivity=1.0, scale=1e-3, batch=10, n=100, pair=pair)
 
 
 def test_a_broken_relation_is_seen():

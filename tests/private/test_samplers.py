@@ -47,6 +47,25 @@ def smallest_p_value(target, records, final):
     return min(stats.kstest(column, "norm").pvalue for column in straight.T) * straight.shape[1]
 
 
+def squared_discrepancy(u):
+    """The U-statistic of MMD^2 to N(0, I) for the kernel exp(-|x-y|^2/2), whose integrals against normals are closed forms."""
+    n, d = u.shape
+    between = np.exp(-0.5 * np.sum((u[:, None] - u[None]) ** 2, axis=-1))
+    cross = 2.0 ** (-d / 2) * np.exp(-0.25 * np.sum(u**2, axis=1))
+    return (between.sum() - n) / (n * (n - 1)) - 2 * cross.mean() + 3.0 ** (-d / 2)
+
+
+def excess(target, records, final):
+    """The largest of: MMD^2 over its largest among 300 exact samples, first and second moments over four standard errors."""
+    mean, variance = target.posterior(records)
+    u = np.asarray((target.straighten(jnp.asarray(final)) - mean) / jnp.sqrt(variance))
+    rng, n = np.random.default_rng(7), len(u)
+    largest = max(squared_discrepancy(rng.normal(size=u.shape)) for _ in range(300))
+    first = np.max(np.abs(u.mean(axis=0))) / (4 / math.sqrt(n))
+    second = np.max(np.abs(u.T @ u / n - np.eye(u.shape[1]))) / (4 * math.sqrt(2 / n))
+    return max(squared_discrepancy(u) / largest, first, second)
+
+
 EXACT = {
     "all": Penalty(0.03, clip=25.0, proposal=0.12),
     "one": Penalty(0.03, clip=25.0, proposal=[0.2, 0.25], components="one"),
@@ -75,6 +94,7 @@ def test_each_sampler_reaches_the_closed_form_posterior(name):
     if "clipped" in name:
         assert np.mean(seen["gradient_clip_fraction"]) > 0.9
     assert smallest_p_value(target, records, final) > SMALLEST
+    assert excess(target, records, final) < 1
 
 
 class Unpenalised(Penalty):
@@ -97,6 +117,7 @@ def test_a_sampler_without_the_penalty_is_seen_to_be_wrong():
     target, records = bent()
     final, _ = final_states(Unpenalised(0.05, clip=25.0, proposal=0.12), target, records, 250, seed=5)
     assert smallest_p_value(target, records, final) < 1e-6
+    assert excess(target, records, final) > 2
 
 
 def test_clipped_ratios_bias_the_posterior_and_the_probe_says_so():
@@ -218,6 +239,21 @@ def test_barker_correction_makes_normal_noise_logistic_to_its_stated_error():
     error = np.array([np.std(ndtr((value - draws) / math.sqrt(2))) for value in x]) / math.sqrt(len(draws))
     assert np.all(np.abs(smooth - expit(x)) < CORRECTION_ERROR + 4 * error)
     assert np.max(np.abs(ndtr(x / math.sqrt(2)) - expit(x))) > 20 * CORRECTION_ERROR  # without the correction
+
+
+def test_barker_correction_has_the_error_it_states_and_its_script_finds_no_better_one():
+    from noisewise.private import barker, barker_fit
+
+    places, weights = (np.array(barker._FITTED[name]) for name in ("places", "weights"))
+    assert np.all(weights > 0)
+    assert weights.sum() == pytest.approx(1, abs=1e-12)
+    x = np.linspace(-30, 30, 60_001)
+    law = np.zeros_like(x)
+    for place, weight in zip(places, weights, strict=True):
+        law += weight * (stats.norm.cdf(x, place, math.sqrt(2)) + stats.norm.cdf(x, -place, math.sqrt(2))) / 2
+    assert np.max(np.abs(law - expit(x))) == pytest.approx(CORRECTION_ERROR, rel=1e-3)
+    _, least = barker_fit.fit(np.linspace(0, 16, 161), np.linspace(0, 25, 501))
+    assert pytest.approx(least, rel=0.02) == CORRECTION_ERROR
 
 
 def test_sum_sensitivities_are_exact_over_pairs_of_records():

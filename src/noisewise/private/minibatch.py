@@ -125,7 +125,7 @@ class MinibatchPenalty(eqx.Module):
         accepted = penalised(deciding, log_ratio, sensitivity**2 * released.variance)
         info = {"accepted": accepted}
         if probe:
-            info |= {"log_ratio": log_ratio, "clip_fraction": jnp.mean(clipped_ratio(ratios, bound))}
+            info |= {"log_ratio": log_ratio, "proposal": new, "clip_fraction": jnp.mean(clipped_ratio(ratios, bound))}
         return settle(state, new, chosen, accepted, self.components), info
 
 
