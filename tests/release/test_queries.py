@@ -167,8 +167,19 @@ def test_custom_sensitivity_belongs_to_its_relation():
         replaced.sensitivity("l1", "add_remove_one")
     with pytest.raises(ValueError, match="does not know its l2 sensitivity"):
         replaced.sensitivity("l2")
-    with pytest.raises(ValueError, match="must say the neighbouring relation"):
-        nw.queries.Custom(tanh, 1, l1=2.0)
+    assert nw.queries.Custom(tanh, 1, l1=2.0) == replaced
+
+
+def test_a_custom_query_finds_the_columns_its_function_reads():
+    def row(record):
+        product = record["a"] * record["b"]
+        return jnp.stack([product, jnp.where(record["b"] > 0, record["c"], 0.0)])
+
+    assert nw.queries.Custom(row, 2).columns == ("a", "b", "c")
+    assert nw.queries.Custom(lambda r: jnp.eye(3)[r["level"]], 3).columns == ("level",)
+    assert nw.queries.Custom(row, 2, columns=("c", "b", "a")).columns == ("c", "b", "a")
+    with pytest.raises(ValueError, match=r"could not be found by tracing it; name them"):
+        nw.queries.Custom(lambda r: sum(r.values()), 1)
 
 
 def test_queries_are_static_and_their_rows_trace_once():

@@ -28,7 +28,7 @@ class Categorical(Model):
     alpha: Float[Array, " levels"]
     column: str = eqx.field(static=True)
 
-    def __init__(self, alpha: ArrayLike, *, column: str = "x") -> None:
+    def __init__(self, alpha: ArrayLike, column: str = "x") -> None:
         self.alpha = positive_vector(alpha, "alpha")
         self.column = column_name(column, "column")
 

@@ -178,15 +178,16 @@ def _shape(value: Any) -> tuple[int, ...] | None:
 class Custom(Query):
     """A query from a plain JAX function of one record (a dict of columns) that returns ``size`` numbers.
 
-    ``l1`` and ``l2`` are the sensitivities you have proved for it, and ``neighbours`` the relation you proved them for:
-    it has no default, because a bound on the size of a row is the sensitivity under ``add_remove_one`` and only half of it
-    under ``replace_one``. ``integer=True`` says that the function returns integers.
+    ``l1`` and ``l2`` are the sensitivities you have proved for it: how far replacing one record can move the total. A bound on the
+    size of a row is only half of that; it is the sensitivity under ``neighbours="add_remove_one"``, which says so.
+    ``columns`` are those the function reads, found by tracing it where they are left out. ``integer=True`` says that the function
+    returns integers.
 
     >>> import jax.numpy as jnp
     >>> import noisewise as nw
-    >>> query = nw.queries.Custom(lambda r: jnp.tanh(r["x"]), 1, l1=2.0, neighbours="replace_one")
-    >>> query.sensitivity("l1")
-    2.0
+    >>> query = nw.queries.Custom(lambda r: jnp.tanh(r["x"] - r["y"]), 1, l1=2.0)
+    >>> query.columns, query.sensitivity("l1")
+    (('x', 'y'), 2.0)
     """
 
     function: Callable[[Table], Array] = eqx.field(static=True)
@@ -194,7 +195,7 @@ class Custom(Query):
     length: int = eqx.field(static=True)
     l1: float | None = eqx.field(static=True, default=None)
     l2: float | None = eqx.field(static=True, default=None)
-    neighbours: Neighbours | None = eqx.field(static=True, default=None)
+    neighbours: Neighbours = eqx.field(static=True, default="replace_one")
     whole: bool = eqx.field(static=True, default=False)
 
     def __init__(
@@ -203,15 +204,16 @@ class Custom(Query):
         size: int,
         l1: float | None = None,
         l2: float | None = None,
-        columns: Sequence[str] = ("x",),
+        columns: Sequence[str] | None = None,
         *,
-        neighbours: Neighbours | None = None,
+        neighbours: Neighbours = "replace_one",
         integer: bool = False,
     ) -> None:
         if not callable(function):
             raise ValueError(f"A Custom query needs a function of one record; got {function!r}.")
         if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
             raise ValueError(f"The size of a Custom query must be a positive integer; got {size!r}.")
+        columns = _columns_read(function) if columns is None else columns
         if isinstance(columns, str) or not columns:
             raise ValueError(f"columns must be a non-empty list of the columns the function reads; got {columns!r}.")
         for norm, known in (("l1", l1), ("l2", l2)):
@@ -219,15 +221,10 @@ class Custom(Query):
                 raise ValueError(
                     f"The {norm} sensitivity of a Custom query must be positive and finite; got {known!r}."
                 )
-        if neighbours is None and (l1 is not None or l2 is not None):
-            raise ValueError(
-                "A Custom query with a sensitivity must say the neighbouring relation it was proved for; "
-                "add neighbours='replace_one' or neighbours='add_remove_one'."
-            )
         self.function, self.length, self.reads = function, int(size), tuple(columns)
         self.l1 = None if l1 is None else float(l1)
         self.l2 = None if l2 is None else float(l2)
-        self.neighbours = None if neighbours is None else check_neighbours(neighbours)
+        self.neighbours = check_neighbours(neighbours)
         self.whole = bool(integer)
 
     @property
@@ -283,10 +280,8 @@ class Custom(Query):
         """The stated sensitivity; for ``add_remove_one`` bounds, twice it under ``replace_one``."""
         check_neighbours(neighbours)
         known = self.l1 if check_norm(norm) == "l1" else self.l2
-        if known is None or self.neighbours is None:
-            raise ValueError(
-                f"This Custom query does not know its {norm} sensitivity; construct it with {norm}=... and neighbours=... ."
-            )
+        if known is None:
+            raise ValueError(f"This Custom query does not know its {norm} sensitivity; construct it with {norm}=... .")
         if neighbours == "add_remove_one" and self.neighbours == "replace_one":
             raise ValueError(
                 f"This Custom query knows its {norm} sensitivity under 'replace_one' only, which bounds nothing under "
@@ -304,6 +299,42 @@ class Custom(Query):
     @property
     def counts_of_records(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         return ()
+
+
+class _Seen(dict[str, Array]):
+    """A record that makes up its columns as they are read, and remembers them."""
+
+    def __init__(self, value: Array) -> None:
+        super().__init__()
+        self._value = value
+
+    def __missing__(self, name: str) -> Array:
+        self[name] = self._value
+        return self._value
+
+
+def _columns_read(function: Callable[[Table], Array]) -> tuple[str, ...]:
+    """The columns that a function of a record reads, in the order in which it first does."""
+    found: tuple[str, ...] = ()
+    for kind in (float, int):
+        record: list[_Seen] = []
+
+        def trace(value: Array, record: list[_Seen] = record) -> Any:
+            record.append(_Seen(value))
+            return function(record[0])
+
+        try:
+            jax.eval_shape(trace, jax.ShapeDtypeStruct((), kind))
+        except Exception:
+            continue
+        found = tuple(record[0])
+        break
+    if not found:
+        raise ValueError(
+            "The columns that the function of a Custom query reads could not be found by tracing it; name them, as in "
+            "columns=('x', 'y')."
+        )
+    return found
 
 
 __all__ = [
