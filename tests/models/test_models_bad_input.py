@@ -57,3 +57,12 @@ BAD = {
 def test_bad_hyperparameters_get_a_sentence(sentence):
     with pytest.raises(ValueError, match=sentence):
         BAD[sentence]()
+
+
+def test_a_single_number_does_for_a_single_predictor():
+    single = nw.models.LinearRegression(("a",), "y", covariate_mean=0.5, covariate_cov=2)
+    assert (single.covariate_mean.tolist(), single.covariate_cov.tolist()) == ([0.5], [[2.0]])
+    assert nw.models.NormalPrior(0, 4).cov.tolist() == [[4.0]]
+    assert nw.models.InverseWishart(3, 1.5).scale.tolist() == [[1.5]]
+    with pytest.raises(ValueError, match=r"covariate_mean must be an array of numbers of shape \(2,\)"):
+        nw.models.LinearRegression(("a", "b"), "y", covariate_mean=0.5, covariate_cov=np.eye(2))

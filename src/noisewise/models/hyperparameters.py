@@ -12,13 +12,15 @@ from jaxtyping import Array
 
 
 def real(value: ArrayLike, name: str, shape: tuple[int, ...] = ()) -> Array:
-    """An array of finite numbers of the given shape."""
+    """An array of finite numbers of the given shape; a single number will do where the shape holds a single one."""
     if isinstance(value, jax.core.Tracer):
         return jnp.asarray(value, dtype=float)
     try:
         array = np.asarray(value, dtype=float)
     except (TypeError, ValueError):
         raise ValueError(f"{name} must be {_kind(shape)}; got {value!r}.") from None
+    if array.shape == () and np.prod(shape) == 1:
+        array = array.reshape(shape)
     if array.shape != shape:
         raise ValueError(f"{name} must be {_kind(shape)}; got shape {array.shape}: {value!r}.")
     if not np.all(np.isfinite(array)):
