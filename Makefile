@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test lint types bench clean help
+.PHONY: demo test lint types bench sbc docs browser clean help
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
 
@@ -29,6 +29,19 @@ types: $(STAMP)  ## mypy, strict
 bench: $(STAMP)  ## the benchmark tables, in benchmarks/
 	$(BIN)/python -m pip install --quiet --constraint requirements.lock --editable '.[dev,bench]'
 	$(BIN)/python benchmarks/run.py
+
+sbc: $(STAMP)    ## calibrate every engine with every model and noise law, into benchmarks/sbc.md (hours; resumes)
+	$(BIN)/python benchmarks/sbc.py
+
+docs: $(VENV)/.docs ## the documentation as a site, in out/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+browser: $(VENV)/.browser ## the report in a real Chromium (Debian: apt-get install chromium)
+	$(BIN)/python -m pytest -q tests/report/browser_checks.py
+
+$(VENV)/.docs $(VENV)/.browser: $(VENV)/.%: $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint requirements.lock --editable '.[dev,$*]'
+	touch $@
 
 clean:           ## remove the environment and the outputs
 	rm -rf $(VENV) out
