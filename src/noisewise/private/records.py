@@ -177,14 +177,17 @@ def draw_batch(key: Key, n: int, batch: int) -> Int[Array, " b"]:
     if 4 * batch > n:
         return jax.random.permutation(key, n)[:batch]
     drawn = batch + math.ceil(batch * batch / n) + 8 * math.ceil(math.sqrt(1 + batch * batch / n)) + 8
+    shift = drawn.bit_length()
 
     def first_distinct(rows: Array) -> tuple[Array, Array]:
-        order = jnp.argsort(rows, stable=True)
-        ranked = rows[order]
-        repeated = jnp.concatenate([jnp.zeros(1, bool), ranked[1:] == ranked[:-1]])
-        place = jnp.where(jnp.zeros(drawn, bool).at[order].set(repeated), drawn, jnp.arange(drawn))
-        kept = jnp.sort(place)[:batch]
-        return rows[jnp.minimum(kept, drawn - 1)], kept[-1] < drawn
+        ranked = jnp.sort((rows << shift) + jnp.arange(drawn))  # row and place in one number: one sort of whole numbers
+        place = ranked & ((1 << shift) - 1)
+        ranked = ranked >> shift
+        new = jnp.concatenate([jnp.ones(1, bool), ranked[1:] != ranked[:-1]])
+        new = jnp.zeros(drawn, bool).at[place].set(new, unique_indices=True)
+        rank = jnp.cumsum(new) - 1
+        kept = jnp.zeros(batch, rows.dtype).at[jnp.where(new, rank, batch)].set(rows, mode="drop")
+        return kept, rank[-1] >= batch - 1
 
     def again(carry: tuple[Key, Array, Array]) -> tuple[Key, Array, Array]:
         key, _, _ = carry
