@@ -1,26 +1,33 @@
 """Iterations per second of the private samplers, as ratios measured in one run.
 
-``python benchmarks/private_speed.py [--quick] [--records N ...] [--columns D ...]``
+``python benchmarks/private_speed.py [--quick] [--records N ...] [--columns D ...] [--repeats R]``
 
-Alternatives, same step, same records: a straightforward NumPy implementation (log likelihoods at both ends, clip, sum), and JAX with every
-operation dispatched on its own. Each figure is the best of several repeats; on a busy machine only the ratios mean much.
+Alternatives, same step, same records: a straightforward implementation (log likelihoods at both ends, clip, sum) in NumPy, and the
+same lines in JAX, not compiled together: every operation is dispatched on its own. The alternatives take turns within every
+repeat, and a figure is the median over repeats: on a busy machine only the ratios mean much.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from noisewise.private import HMC, Penalty, targets
+from noisewise.private import HMC, MinibatchPenalty, Penalty, targets
 from noisewise.private.clipping import clip_gradients, clip_ratios, unit_bits
 from noisewise.private.mechanism import noisy
-from noisewise.private.records import make_table
+from noisewise.private.records import draw_batch, make_table
 from noisewise.private.sample import CHUNK, advance, seeded_keys
+
+Timed = dict[str, tuple[Callable[[], object], int]]
+"""What to run by name, and how many iterations one call makes."""
 
 
 def banana(n: int, d: int) -> tuple[targets.Banana, np.ndarray]:
@@ -31,136 +38,150 @@ def banana(n: int, d: int) -> tuple[targets.Banana, np.ndarray]:
     return targets.Banana(a=20.0, variances=variances, prior_variance=1000.0), records
 
 
-def best(function, repeats: int) -> float:
-    """The shortest of several runs, in seconds, after one that is not counted."""
-    function()
-    times = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - began)
-    return min(times)
+def start(d: int) -> np.ndarray:
+    """The true parameters."""
+    return np.array([0.0, 3.0, *([0.0] * (d - 2))])
 
 
-def ours(method, target, records: np.ndarray, steps: int, repeats: int, chains: int = 1) -> float:
-    """Seconds per iteration and chain of the compiled run."""
+def medians(timed: Timed, repeats: int) -> dict[str, float]:
+    """Seconds per iteration of each: the median over repeats in which they take turns, after one that is not counted."""
+    times: dict[str, list[float]] = {name: [] for name in timed}
+    for repeat in range(repeats + 1):
+        for name, (function, count) in timed.items():
+            began = time.perf_counter()
+            function()
+            if repeat:
+                times[name].append((time.perf_counter() - began) / count)
+    return {name: float(np.median(values)) for name, values in times.items()}
+
+
+def ours(method, target, records: np.ndarray, steps: int) -> Callable[[], object]:
+    """The compiled run."""
     table = make_table({"x": records})
     method = method.ready(target, len(records))
-    start = jnp.broadcast_to(jnp.zeros(records.shape[1]).at[1].set(3.0), (chains, records.shape[1]))
-    state = jax.vmap(method.init)(start)
-    data = np.zeros((CHUNK, chains, 2), np.uint32)
-    data[:steps] = seeded_keys(0)(0, steps, chains)
-
-    def go() -> None:
-        jax.block_until_ready(advance(method, target, table, state, jnp.asarray(data), jnp.asarray(steps), False)[1])
-
-    return best(go, repeats) / steps / chains
+    state = jax.vmap(method.init)(jnp.asarray(start(records.shape[1]))[None])
+    data = np.zeros((CHUNK, 1, 2), np.uint32)
+    data[:steps] = seeded_keys(0)(0, steps, 1)
+    return lambda: jax.block_until_ready(
+        advance(method, target, table, state, jnp.asarray(data), jnp.asarray(steps), False)[1]
+    )
 
 
-def numpy_penalty(target, x: np.ndarray, tau: float, clip: float, sd: float, steps: int, repeats: int) -> float:
-    """Seconds per iteration of the penalty step in plain NumPy."""
-    a, precision = float(target.a), np.asarray(target.precision)
-    rng = np.random.default_rng(1)
+class Plain:
+    """The same steps, straightforwardly, in NumPy or in JAX operation by operation; small draws are NumPy's in both."""
 
-    def straighten(theta: np.ndarray) -> np.ndarray:
+    def __init__(self, target: targets.Banana, x: np.ndarray, xp: Any) -> None:
+        self.a, self.precision, self.x, self.xp = float(target.a), xp.asarray(target.precision), xp.asarray(x), xp
+        self.rng = np.random.default_rng(1)
+
+    def straighten(self, theta: np.ndarray) -> np.ndarray:
         u = theta.copy()
-        u[1] += a * theta[0] ** 2
+        u[1] += self.a * theta[0] ** 2
         return u
 
-    def log_likelihoods(theta: np.ndarray) -> np.ndarray:
-        return -0.5 * np.sum(precision * (x - straighten(theta)) ** 2, axis=1)
+    def log_likelihoods(self, theta: np.ndarray, x: Any) -> Any:
+        return -0.5 * self.xp.sum(self.precision * (x - self.straighten(theta)) ** 2, axis=1)
 
-    def go() -> None:
-        theta = np.zeros(x.shape[1])
-        theta[1] = 3.0
+    def clipped(self, new: np.ndarray, theta: np.ndarray, x: Any, bound: float) -> Any:
+        return self.xp.clip(self.log_likelihoods(new, x) - self.log_likelihoods(theta, x), -bound, bound)
+
+    def log_prior(self, theta: np.ndarray) -> float:
+        return -0.5 * float(np.sum(self.straighten(theta) ** 2)) / 1000
+
+    def penalty(self, method: Penalty, steps: int) -> None:
+        x, theta = self.x, start(self.x.shape[1])
+        tau, clip, sd = float(method.noise), float(method.clip), float(method.proposal)
         for _ in range(steps):
-            new = theta + sd * rng.normal(size=theta.shape)
+            new = theta + sd * self.rng.normal(size=theta.shape)
             bound = clip * np.linalg.norm(new - theta)
-            ratio = np.sum(np.clip(log_likelihoods(new) - log_likelihoods(theta), -bound, bound))
             scale = tau * np.sqrt(len(x)) * 2 * bound
-            prior = -0.5 * (np.sum(straighten(new) ** 2) - np.sum(straighten(theta) ** 2)) / 1000
-            if np.log(rng.uniform()) < ratio + scale * rng.normal() + prior - scale**2 / 2:
+            total = float(self.xp.sum(self.clipped(new, theta, x, bound))) + scale * self.rng.normal()
+            total += self.log_prior(new) - self.log_prior(theta)
+            if np.log(self.rng.uniform()) < total - scale**2 / 2:
                 theta = new
 
-    return best(go, repeats) / steps
-
-
-def numpy_hmc(target, x: np.ndarray, method: HMC, steps: int, repeats: int) -> float:
-    """Seconds per iteration of the HMC step's gradients and ratio in plain NumPy."""
-    a, precision = float(target.a), np.asarray(target.precision)
-    rng = np.random.default_rng(1)
-    clip, bound_g = float(method.clip), float(method.gradient_clip)
-    tau, tau_g, stride = float(method.noise), float(method.gradient_noise), float(method.step_size)
-
-    def straighten(theta: np.ndarray) -> np.ndarray:
-        u = theta.copy()
-        u[1] += a * theta[0] ** 2
-        return u
-
-    def gradient(theta: np.ndarray) -> np.ndarray:
-        g = precision * (x - straighten(theta))
-        g[:, 0] += 2 * a * theta[0] * g[:, 1]
-        norms = np.linalg.norm(g, axis=1, keepdims=True)
-        g *= np.minimum(1.0, bound_g / norms)
-        return g.sum(axis=0) + 2 * tau_g * np.sqrt(len(x)) * bound_g * rng.normal(size=theta.shape)
-
-    def go() -> None:
-        theta = np.zeros(x.shape[1])
-        theta[1] = 3.0
+    def minibatch(self, method: MinibatchPenalty, steps: int) -> None:
+        x, theta, batch = self.x, start(self.x.shape[1]), method.batch
+        tau, clip, sd = float(method.noise), float(method.clip), float(method.proposal)
         for _ in range(steps):
-            new, momentum = theta.copy(), rng.normal(size=theta.shape)
-            slope = gradient(new)
+            new = theta + sd * self.rng.normal(size=theta.shape)
+            bound = clip * np.linalg.norm(new - theta)
+            some = x[self.rng.choice(len(x), batch, replace=False)]
+            terms = self.clipped(new, theta, some, bound) * (len(x) / batch)
+            most = len(x) * bound / batch
+            scale = np.sqrt(tau) * (2 * most + 2 * (1 - 1 / batch) * most**2)
+            whole = float(self.xp.sum(terms))
+            total = whole - 0.5 * (float(self.xp.sum(terms**2)) - whole**2 / batch) + scale * self.rng.normal()
+            total += self.log_prior(new) - self.log_prior(theta)
+            if np.log(self.rng.uniform()) < total - scale**2 / 2:
+                theta = new
+
+    def gradient(self, theta: np.ndarray, method: HMC) -> np.ndarray:
+        g = self.precision * (self.x - self.straighten(theta))
+        g = g + g[:, 1:2] * np.array([2 * self.a * theta[0], *([0.0] * (len(theta) - 1))])
+        bound = float(method.gradient_clip)
+        g = g * self.xp.minimum(1.0, bound / self.xp.linalg.norm(g, axis=1, keepdims=True))
+        noise = 2 * float(method.gradient_noise) * np.sqrt(len(self.x)) * bound * self.rng.normal(size=theta.shape)
+        return np.asarray(g.sum(axis=0)) + noise
+
+    def hmc(self, method: HMC, steps: int) -> None:
+        theta, stride = start(self.x.shape[1]), float(method.step_size)
+        for _ in range(steps):
+            new, momentum = theta.copy(), self.rng.normal(size=theta.shape)
+            slope = self.gradient(new, method)
             for _ in range(method.leapfrog):
                 momentum = momentum + 0.5 * stride * slope
                 new = new + stride * momentum
-                slope = gradient(new)
+                slope = self.gradient(new, method)
                 momentum = momentum + 0.5 * stride * slope
-            bound = clip * np.linalg.norm(new - theta)
-            ends = [-0.5 * np.sum(precision * (x - straighten(at)) ** 2, axis=1) for at in (new, theta)]
-            scale = tau * np.sqrt(len(x)) * 2 * bound
-            if np.log(rng.uniform()) < np.sum(np.clip(ends[0] - ends[1], -bound, bound)) - scale**2 / 2:
+            bound = float(method.clip) * np.linalg.norm(new - theta)
+            scale = float(method.noise) * np.sqrt(len(self.x)) * 2 * bound
+            ratio = float(self.xp.sum(self.clipped(new, theta, self.x, bound)))
+            if np.log(self.rng.uniform()) < ratio + scale * self.rng.normal() - scale**2 / 2:
                 theta = new
 
-    return best(go, repeats) / steps
 
-
-def unfused(method, target, records: np.ndarray, repeats: int) -> float:
-    """Seconds per iteration of our own step with every operation dispatched on its own."""
-    method = method.ready(target, len(records))
-    table = make_table({"x": records}, block=len(records))
-    state = method.init(jnp.zeros(records.shape[1]).at[1].set(3.0))
-
-    def go() -> None:
-        jax.block_until_ready(method.step(jax.random.key(1), state, target, table)[0].theta)
-
-    return best(go, repeats)
-
-
-def shares(method: HMC, target, records: np.ndarray, repeats: int, times: int = 8) -> dict[str, float]:
-    """Seconds of the parts of an HMC iteration, each in a compiled loop of its own: ratio, L + 1 gradients, their noise."""
-    d = records.shape[1]
-    table, bits = make_table({"x": records}), unit_bits(len(records))
-    here = jnp.zeros(d).at[1].set(3.0)
-    bound = jnp.asarray(0.02)
+def parts(method, target, records: np.ndarray, times: int) -> Timed:
+    """The parts of an iteration, each in a compiled loop of its own."""
+    n, d = records.shape
+    table, bits = make_table({"x": records}), unit_bits(n)
+    here, bound = jnp.asarray(start(d)), jnp.asarray(0.02)
+    gradients = method.leapfrog + 1 if isinstance(method, HMC) else 0
 
     def looped(part):
-        def go(table, where):
-            return jax.lax.fori_loop(0, times, lambda i, at: at + 1e-30 * part(table, at, i), where)
+        compiled = eqx.filter_jit(
+            lambda table, where: jax.lax.fori_loop(0, times, lambda i, at: at + 1e-30 * part(table, at, i), where)
+        )
+        return lambda: jax.block_until_ready(compiled(table, here))
 
-        compiled = eqx.filter_jit(go)
-        return best(lambda: jax.block_until_ready(compiled(table, here)), repeats) / times
-
-    def ratio(table, where, i):
+    def ratios(table, where, i):
+        if isinstance(method, MinibatchPenalty):
+            rows = table.take(jnp.arange(method.batch) * (n // method.batch) + i)
+            return jnp.sum(clip_ratios(target.log_ratios(where, where + 0.01, rows), bound, 20))
         return table.total(lambda part: clip_ratios(target.log_ratios(where, where + 0.01, part), bound, bits))
 
-    def gradient(table, where, i):
-        return table.total(lambda part: clip_gradients(target.gradients(where, part), bound, bits))
+    def all_gradients(table, where, i):
+        def one(j, total):
+            return total + table.total(
+                lambda part: clip_gradients(target.gradients(where + 1e-30 * total, part), bound, bits)
+            )
+
+        return jax.lax.fori_loop(0, gradients, one, jnp.zeros(d))
 
     def noise(table, where, i):
         key = jax.random.fold_in(jax.random.key(0), i)
-        return jnp.sum(noisy(key, jnp.zeros((method.leapfrog + 1, d)), jnp.asarray(1e6)).value, axis=0)
+        drawn = noisy(key, jnp.zeros(1), jnp.asarray(1e6)).value[0]
+        return drawn + jnp.sum(noisy(key, jnp.zeros((gradients, d)), jnp.asarray(1e6)).value, axis=0)
 
-    return {"ratio": looped(ratio), "gradients": (method.leapfrog + 1) * looped(gradient), "noise": looped(noise)}
+    def batch(table, where, i):
+        return jnp.sum(draw_batch(jax.random.fold_in(jax.random.key(0), i), n, method.batch)) * 1.0
+
+    found: Timed = {"likelihood": (looped(ratios), times), "noise": (looped(noise), times)}
+    if gradients:
+        found["gradients"] = (looped(all_gradients), times)
+    if isinstance(method, MinibatchPenalty):
+        found["batch"] = (looped(batch), times)
+    return found
 
 
 def main() -> None:
@@ -169,36 +190,51 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--records", type=int, nargs="*", default=[100_000, 200_000])
     parser.add_argument("--columns", type=int, nargs="*", default=[2, 10, 30])
+    parser.add_argument("--repeats", type=int, default=5)
     chosen = parser.parse_args()
-    quick = chosen.quick
-    repeats, steps = (2, 4) if quick else (5, 16)
-    cases = [(20_000, 2)] if quick else [(n, d) for d in chosen.columns for n in chosen.records]
+    cases = [(20_000, 2)] if chosen.quick else [(n, d) for d in chosen.columns for n in chosen.records]
+    repeats = 2 if chosen.quick else chosen.repeats
     print(
         "| sampler | n | d | iterations/s | ns per record | x NumPy | x un-fused JAX |\n|---|---|---|---|---|---|---|"
     )
-    parts = []
+    shares = []
     for n, d in cases:
         target, x = banana(n, d)
+        plain, apart = Plain(target, x, np), Plain(target, x, jnp)
         penalty = Penalty(0.1, clip=2.0, proposal=0.001)
+        minibatch = MinibatchPenalty(0.7, batch=1000, clip=1.0, proposal=0.001)
         hmc = HMC(0.1, gradient_noise=0.4, clip=2.0, gradient_clip=2.0, step=0.0005, leapfrog=5)
-        rows = [
-            ("penalty", penalty, numpy_penalty(target, x, 0.1, 2.0, 0.001, steps, repeats), steps * 4),
-            ("HMC, L = 5", hmc, numpy_hmc(target, x, hmc, max(2, steps // 8), repeats), max(4, steps // 2)),
-        ]
-        for label, method, plain, count in rows:
-            fused = ours(method, target, x, count, repeats)
-            apart = unfused(method, target, x, repeats)
+        for label, method, name, many, few in (
+            ("penalty", penalty, "penalty", 48, 4),
+            ("minibatch penalty, b = 1000", minibatch, "minibatch", 200, 20),
+            ("HMC, L = 5", hmc, "hmc", 6, 1),
+        ):
+            written = {"numpy": getattr(plain, name), "unfused": getattr(apart, name)}
+            seconds = medians(
+                {
+                    "ours": (ours(method, target, x, many), many),
+                    **{key: (partial(steps, method, few), few) for key, steps in written.items()},
+                    **parts(method, target, x, max(4, many // 4)),
+                },
+                repeats,
+            )
+            whole = seconds["ours"]
             print(
-                f"| {label} | {n} | {d} | {1 / fused:.0f} | {fused / n * 1e9:.1f} | {plain / fused:.1f} | {apart / fused:.1f} |",
+                f"| {label} | {n} | {d} | {1 / whole:.0f} | {whole / n * 1e9:.1f} | {seconds['numpy'] / whole:.1f} | "
+                f"{seconds['unfused'] / whole:.1f} |",
                 flush=True,
             )
-        whole = ours(hmc, target, x, max(4, steps // 2), repeats)
-        parts.append((n, d, whole, shares(hmc, target, x, repeats)))
-    print("\nShares of an HMC iteration (parts compiled alone):\n")
-    print("| n | d | ratio | gradients | noise | rest |\n|---|---|---|---|---|---|")
-    for n, d, whole, part in parts:
-        rest = whole - sum(part.values())
-        print(f"| {n} | {d} | " + " | ".join(f"{value / whole:.1%}" for value in [*part.values(), rest]) + " |")
+            shares.append((label, n, d, whole, seconds))
+    print(
+        "\nShares of an iteration (each part compiled alone; the rest is bookkeeping and what the parts do not share):\n"
+    )
+    print(
+        "| sampler | n | d | likelihood | gradients | noise | drawing the batch | rest |\n|---|---|---|---|---|---|---|---|"
+    )
+    for label, n, d, whole, seconds in shares:
+        found = [seconds.get(name, 0.0) / whole for name in ("likelihood", "gradients", "noise", "batch")]
+        cells = " | ".join(f"{share:.0%}" if share else "" for share in found)
+        print(f"| {label} | {n} | {d} | {cells} | {1 - sum(found):.0%} |")
 
 
 if __name__ == "__main__":
