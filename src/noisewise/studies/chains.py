@@ -76,7 +76,7 @@ def run_chains(
         template,
         jnp.repeat(jnp.asarray(padded), chains, axis=0),
         keys,
-        jnp.asarray(tune),
+        tune,
         draws,
         parameter,
         algorithm,
@@ -95,7 +95,7 @@ def _lanes(
     template: Release,
     values: Array,
     keys: Key,
-    tune: Array,
+    tune: int,
     draws: int,
     parameter: str,
     algorithm: Algorithm,
@@ -113,16 +113,16 @@ def _lanes(
             kernel, start = built, engine.start(built, start_key)
         state = kernel.init(init_key, start)
 
-        def warm(i: Array, state: AugmentationState) -> AugmentationState:
-            state, info = kernel.step(jax.random.fold_in(jax.random.fold_in(key, _TUNE), i), state)
-            return state if algorithm == "algorithm 1" else kernel.adapt(state, info)
-
-        def kept(state: AugmentationState, i: Array) -> tuple[AugmentationState, tuple[Array, dict[str, Array]]]:
-            state, info = kernel.step(jax.random.fold_in(jax.random.fold_in(key, _STEP), i), state)
+        def step(state: AugmentationState, i: Array) -> tuple[AugmentationState, tuple[Array, dict[str, Array]]]:
+            tuning = i < tune
+            phase = jax.random.fold_in(key, jnp.where(tuning, _TUNE, _STEP))
+            state, info = kernel.step(jax.random.fold_in(phase, jnp.where(tuning, i, i - tune)), state)
+            if algorithm != "algorithm 1":
+                state = lax.cond(tuning, lambda s: kernel.adapt(s, info), lambda s: s, state)
             return state, (kernel.theta(state)[parameter], info.stats)
 
-        state = lax.fori_loop(0, tune, warm, state)
-        _, (theta, stats) = lax.scan(kept, state, jnp.arange(draws))
+        _, rows = lax.scan(step, state, jnp.arange(tune + draws))
+        theta, stats = jax.tree.map(lambda row: row[tune:], rows)
         return theta, stats
 
     return jax.vmap(one)(values, keys)

@@ -112,7 +112,7 @@ def by_chains(
     )
 
 
-def studies_of(problem: Problem, *, name: str, figures: str, table: str, costs: tuple[str, str], **more: Any) -> Any:
+def studies_of(problem: Problem, *, name: str, figures: str, table: str, costs: Sequence[str], **more: Any) -> Any:
     """The two studies of a problem."""
     shared = {"cells": cells, **more}
     return (

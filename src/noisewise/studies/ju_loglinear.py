@@ -108,7 +108,7 @@ STUDIES = studies_of(
     name="ju-loglinear",
     figures="Figures 1a and 1b",
     table="Table 1",
-    costs=("", ""),
+    costs=("500 chains of 10,000 iterations and 500 exact posteriors: about 16 minutes of CPU",) * 2,
     replicates=100,
     settings={
         "epsilons": tuple(published()["epsilons"]),

@@ -104,7 +104,7 @@ STUDIES = studies_of(
     name="ju-regression",
     figures="Figures 2 and S1",
     table="Table 1 of the supplement",
-    costs=("", ""),
+    costs=("500 chains of 10,000 iterations and 2,000 of 2,500: about 8 minutes of CPU",) * 2,
     replicates=100,
     settings={
         "epsilons": tuple(published()["epsilons"]),
