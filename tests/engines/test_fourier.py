@@ -183,6 +183,115 @@ def test_draws_have_the_exact_moments_and_a_sampler_that_ignores_the_noise_does_
     assert len(traces) == 1
 
 
+# a user's own density, and two parameters ------------------------------------------------------------------------------
+
+
+def logistic_model(*, constant=0.0):
+    """Logistic records around an unknown centre; the prior lacks a constant, which must not matter."""
+    return nw.models.Custom(
+        sample_prior=lambda key: {"centre": 1.5 * jax.random.normal(key)},
+        innovations=lambda key, n: jax.random.logistic(key, (n,)),
+        transform=lambda theta, u: {"x": theta["centre"] + 0.6 * u},
+        log_prior=lambda theta: -((theta["centre"] / 1.5) ** 2) / 2 + constant,
+        log_likelihood=lambda theta, records: jax.scipy.stats.logistic.logpdf(records["x"], theta["centre"], 0.6),
+    )
+
+
+def test_a_density_of_the_users_own_matches_quadrature_over_both_records():
+    low, high, scale, value = -1.0, 2.0, 0.7, 3.3
+    release = sum_release(nw.noise.Gaussian(scale), value, 2, nw.Column(low, high))
+    model = logistic_model(constant=3.0)
+    assert nw.explain(model, release).engine.name == "fourier"
+    exact = Fourier().build(model, release, KEY).exact()
+    nodes, rule = np.polynomial.legendre.leggauss(60)
+    x, w = 0.5 * (low + high) + 0.5 * (high - low) * nodes, 0.5 * (high - low) * rule
+    places = np.concatenate([[low], x, [high]])
+    noise = stats.norm.pdf(value - places[:, None] - places, scale=scale)
+    nodes, rule = np.polynomial.legendre.leggauss(240)
+    centre = 15 * nodes
+    law = stats.logistic(centre[:, None], 0.6)
+    mass = np.concatenate([law.cdf(low), law.pdf(x) * w, law.sf(high)], axis=1)
+    density = np.einsum("ti,ij,tj->t", mass, noise, mass) * stats.norm.pdf(centre, scale=1.5) * 15 * rule
+    mean = density @ centre / density.sum()
+    np.testing.assert_allclose(exact.means["centre"], mean, rtol=1e-9)
+    np.testing.assert_allclose(
+        exact.sds["centre"], math.sqrt(density @ (centre - mean) ** 2 / density.sum()), rtol=1e-9
+    )
+    assert exact.log_marginal == pytest.approx(math.log(density.sum()), abs=1e-9)
+
+
+def test_one_clamped_record_of_unknown_mean_and_variance_matches_quadrature_over_the_record():
+    low, high, scale, value = -1.0, 2.0, 0.8, 2.4
+    release = sum_release(nw.noise.Gaussian(scale), value, 1, nw.Column(low, high))
+    given = problem(nw.models.Normal((0, 2), variance_prior=(3, 2)), release)
+    mean, variance = np.array([-1.0, 0.3, 2.5, 0.0]), np.array([0.2, 1.0, 4.0, 60.0])
+    x, w = np.polynomial.legendre.leggauss(300)
+    x, w = 0.5 * (low + high) + 0.5 * (high - low) * x, 0.5 * (high - low) * w
+    law = stats.norm(mean[:, None], np.sqrt(variance)[:, None])
+    expected = law.pdf(x) @ (w * stats.norm.pdf(value - x, scale=scale))
+    expected += law.cdf(low)[:, 0] * stats.norm.pdf(value - low, scale=scale)
+    expected += law.sf(high)[:, 0] * stats.norm.pdf(value - high, scale=scale)
+    found = log_density(given.law, {"mean": mean, "variance": variance}, given.released)
+    np.testing.assert_allclose(found, np.log(expected), rtol=1e-10)
+
+
+def test_mean_and_variance_of_an_unclamped_sum_match_a_double_quadrature_and_their_draws_the_moments():
+    n, scale, value, (a, b) = 20, 6.0, 90.0, (6.0, 8.0)
+    model = nw.models.Normal((1.0, 2.0), variance_prior=(a, b))
+    release = sum_release(nw.noise.Gaussian(scale), value, n, nw.Column(-500, 500))
+    sampler = Fourier().build(model, release, KEY)
+    exact = sampler.exact()
+    nodes, rule = np.polynomial.legendre.leggauss(400)
+    mean, log_variance = (5 + 20 * nodes)[:, None], 2 + 7 * nodes
+    variance = np.exp(log_variance)
+    density = stats.norm.pdf(mean, 1.0, 2.0) * stats.invgamma.pdf(variance, a, scale=b) * variance
+    density = density * stats.norm.pdf(value, n * mean, np.sqrt(n * variance + scale**2)) * 140 * rule[:, None] * rule
+    for name, places in (("mean", mean), ("variance", variance)):
+        centre = np.sum(density * places) / density.sum()
+        spread = math.sqrt(np.sum(density * (places - centre) ** 2) / density.sum())
+        np.testing.assert_allclose(exact.means[name], centre, rtol=1e-8)
+        np.testing.assert_allclose(exact.sds[name], spread, rtol=1e-7)
+    assert exact.log_marginal == pytest.approx(math.log(density.sum()), abs=1e-8)
+    draws = jax.jit(lambda keys: jax.vmap(sampler.draw)(keys).theta)(jax.random.split(jax.random.key(5), 8000))
+    wrong = {"mean": np.asarray(draws["mean"]) * 1.06, "variance": np.asarray(draws["variance"]) * 1.06}
+    for name in ("mean", "variance"):
+        place, spread = float(exact.means[name]), float(exact.sds[name])
+        standard = (np.asarray(draws[name]) - place) / spread
+        assert abs(standard.mean()) * math.sqrt(8000) < 4
+        assert abs(np.mean(standard**2) - 1) < 4 * np.std(standard**2) / math.sqrt(8000)
+        assert abs((wrong[name].mean() - place) / spread) * math.sqrt(8000) > 6
+    # the two parameters together: the covariance of mean and log variance
+    joint = np.stack([np.asarray(draws["mean"]), np.log(np.asarray(draws["variance"]))])
+    middle = [np.sum(density * places) / density.sum() for places in (mean, log_variance)]
+    expected = np.sum(density * (mean - middle[0]) * (log_variance - middle[1])) / density.sum()
+    products = (joint[0] - middle[0]) * (joint[1] - middle[1])
+    assert abs(products.mean() - expected) < 4 * products.std() / math.sqrt(8000)
+
+
+def test_models_it_cannot_put_on_panels_are_refused_with_the_reason():
+    def model(**changes):
+        functions = {
+            "sample_prior": lambda key: {"m": jax.random.normal(key)},
+            "innovations": lambda key, n: jax.random.laplace(key, (n,)),
+            "transform": lambda theta, u: {"x": theta["m"] + u},
+            "log_prior": lambda theta: -(theta["m"] ** 2) / 2,
+            "log_likelihood": lambda theta, records: jax.scipy.stats.laplace.logpdf(records["x"], theta["m"]),
+        }
+        return nw.models.Custom(**(functions | changes))
+
+    release = sum_release(nw.noise.Laplace(2.0), 3.0, 10, nw.Column(-3, 3))
+    assert "integrate to one" in Fourier().supports(model(), release).reason
+    whole = model(transform=lambda theta, u: {"x": jax.numpy.round(theta["m"] + u)})
+    assert "repeat" in Fourier().supports(whole, release).reason
+    several = model(
+        sample_prior=lambda key: {"m": jax.random.normal(key, (3,))},
+        transform=lambda theta, u: {"x": theta["m"].sum() + u},
+        log_prior=lambda theta: -(theta["m"] ** 2).sum() / 2,
+        log_likelihood=lambda theta, records: jax.scipy.stats.laplace.logpdf(records["x"], theta["m"].sum()),
+    )
+    assert "one or two parameters" in Fourier().supports(several, release).reason
+
+
 def test_sums_it_cannot_transform_are_refused_with_the_reason():
     column = nw.Column(0, 5)
     nearly_constant = sum_release(nw.noise.Laplace(2.0), 49.0, 10, column)

@@ -3,7 +3,8 @@ r"""The Fourier engine: exact independent draws from the posterior given one rel
 Target: ``p(theta | s) ∝ p(theta) p(s | theta)`` with ``s = sum_i t(x_i) + noise``. The likelihood is a Fourier integral
 (:mod:`noisewise.engines.fourier_density`) over the law of one record's clamped statistic
 (:mod:`noisewise.engines.fourier_laws`); the posterior is put on adaptive panels in the model's unconstrained coordinates
-(:mod:`noisewise.engines.fourier_panels`), integrated for moments and the marginal likelihood, and inverted for draws.
+(:mod:`noisewise.engines.fourier_panels`; boxes for two parameters, :mod:`noisewise.engines.fourier_plane`), integrated for
+moments and the marginal likelihood, and inverted for draws.
 
 Checked against sums over databases and direct quadrature by ``tests/engines/test_fourier.py``.
 """
@@ -21,14 +22,18 @@ from jaxtyping import Array
 from scipy.special import betaln, expit, log_expit
 
 from noisewise.engines.base import Engine, Exact, Sampler, Support
+from noisewise.engines.fourier_custom import Unsupported
 from noisewise.engines.fourier_density import NotConverged, approximate_log_density, log_density
-from noisewise.engines.fourier_laws import Problem, Unsupported, problem
-from noisewise.engines.fourier_panels import Inverse, PanelSampler, adapt, bracket
+from noisewise.engines.fourier_laws import Problem, problem
+from noisewise.engines.fourier_panels import Inverse, Panels, PanelSampler, adapt, bracket
+from noisewise.engines.fourier_plane import Boxes, PlaneSampler, Ridge, Rough, adapt_boxes, find_ridge
 from noisewise.models.base import Model
 from noisewise.models.bernoulli import Bernoulli
+from noisewise.models.custom import Custom
 from noisewise.models.exponential import Exponential
 from noisewise.models.normal import Normal
 from noisewise.models.poisson import Poisson
+from noisewise.models.priors import InverseGamma
 from noisewise.release.document import Release
 from noisewise.typing import Key
 
@@ -37,6 +42,9 @@ _NEGLIGIBLE = 40.0
 _REACH = 36.0
 _LARGEST_LOGIT = 700.0
 _SDS = 200.0
+_TRIAL = 33
+_PRIOR_DRAWS = 2000
+_WIDER = 12.0
 
 
 class Fourier(Engine):
@@ -73,14 +81,23 @@ class Fourier(Engine):
 
 
 class Posterior:
-    """The posterior density of one parameter in its free coordinate, where it matters and how high it is."""
+    """The posterior density of one or two parameters in their free coordinates, where it matters and how high it is."""
 
     def __init__(self, model: Model, given: Problem) -> None:
         self.model, self.given = model, given
-        if model.free_size != 1:
-            raise Unsupported(f"it tabulates one parameter, and the model has {model.free_size}")
-        self.low, self.high = bracket(self.approximate, *_start(model))
-        self.top = float(np.max(self.approximate(np.linspace(self.low, self.high, 2 * _BATCH + 1))))
+        if model.free_size > 2:
+            raise Unsupported(f"it tabulates one or two parameters, and the model has {model.free_size}")
+        intervals = _start(model)
+        self.ridge: Ridge | None = None
+        if model.free_size == 1:
+            self.low, self.high = bracket(self.approximate, *intervals[0])
+            trial = np.linspace(self.low, self.high, 2 * _BATCH + 1)
+        else:
+            self.ridge = find_ridge(self.approximate, *intervals)
+            w = np.linspace(self.ridge.low, self.ridge.high, _TRIAL)
+            grid = np.meshgrid(w, np.linspace(-self.ridge.reach, self.ridge.reach, _TRIAL), indexing="ij")
+            trial = self.ridge.free(*(axis.ravel() for axis in grid))[0]
+        self.top = float(np.max(self.approximate(trial)))
 
     def approximate(self, free: np.ndarray) -> np.ndarray:
         """The log density by the saddle-point approximation, within about three units."""
@@ -102,17 +119,37 @@ class Posterior:
 
     def try_out(self) -> None:
         """Refuse a posterior for which the integrals do not converge, before any long work."""
-        self.exact(np.linspace(self.low, self.high, 33))
+        if self.ridge is None:
+            self.exact(np.linspace(self.low, self.high, 33))
+            return
+        w, r = np.linspace(self.ridge.low, self.ridge.high, 7), np.linspace(-self.ridge.reach, self.ridge.reach, 7)
+        grid = np.meshgrid(w, r, indexing="ij")
+        self.exact(self.ridge.free(*(axis.ravel() for axis in grid))[0])
 
-    def sampler(self) -> PanelSampler:
-        """Exact moments and a sampler, from panels."""
-        (name,) = self.model.parameters
-        panels = adapt(self.exact, self.low, self.high, self.top)
-        value = _theta(self.model, panels.nodes.ravel())[name].reshape(panels.masses.shape)
-        mean = np.sum(panels.masses * value)
-        sd = np.sqrt(np.sum(panels.masses * (value - mean) ** 2))
-        known = Exact({name: jnp.asarray(mean)}, {name: jnp.asarray(sd)}, panels.log_total)
-        return PanelSampler(self.model, Inverse(panels), known)
+    def sampler(self) -> Sampler:
+        """Exact moments and a sampler, from panels or boxes."""
+        tables: Panels | Boxes
+        if self.ridge is None:
+            tables = adapt(self.exact, self.low, self.high, self.top)
+        else:
+            try:
+                tables = adapt_boxes(self.exact, self.ridge, self.top)
+            except Rough:
+                raise ValueError(
+                    'The posterior density is too rough for the Fourier engine\'s boxes; use method="augmentation" instead.'
+                ) from None
+        masses = tables.masses.ravel()
+        theta = _theta(self.model, tables.nodes.reshape(masses.size, -1))
+        means, sds = {}, {}
+        for name in self.model.parameters:
+            weight = masses.reshape(-1, *(1,) * (theta[name].ndim - 1))
+            mean = np.sum(weight * theta[name], axis=0)
+            means[name] = jnp.asarray(mean)
+            sds[name] = jnp.asarray(np.sqrt(np.sum(weight * (theta[name] - mean) ** 2, axis=0)))
+        known = Exact(means, sds, tables.log_total - log_prior_total(self.model))
+        if isinstance(tables, Panels):
+            return PanelSampler(self.model, Inverse(tables), known)
+        return PlaneSampler(self.model, tables, known)
 
     def _approximate(self, free: np.ndarray) -> np.ndarray:
         theta = _theta(self.model, free)
@@ -120,20 +157,58 @@ class Posterior:
 
     def _exact(self, free: np.ndarray) -> np.ndarray:
         theta = _theta(self.model, free)
+        if self.given.trusted is not None and not np.all(self.given.trusted(theta)):
+            raise Unsupported(
+                "the density of a record does not integrate to one on the quadrature: it has kinks or jumps, or "
+                "log_likelihood is not a normalised density of one real number"
+            )
         return _log_prior(self.model, free) + log_density(self.given.law, theta, self.given.released)
 
 
-def _start(model: Model) -> tuple[float, float]:
-    """An interval of the free coordinate that holds the posterior of any release."""
+def log_prior_total(model: Model) -> float:
+    """The log of the integral of the prior: 0, but for a prior that the user wrote without its constant."""
+    if not isinstance(model, Custom):
+        return 0.0
+
+    def log_prior(free: np.ndarray) -> np.ndarray:
+        return _batched(lambda some: _log_prior(model, some), free)
+
+    intervals = _start(model)
+    if model.free_size == 1:
+        low, high = bracket(log_prior, *intervals[0])
+        top = float(np.max(log_prior(np.linspace(low, high, 2 * _BATCH + 1))))
+        return adapt(log_prior, low, high, top).log_total
+    ridge = find_ridge(log_prior, *intervals)
+    along = ridge.free(np.linspace(ridge.low, ridge.high, 2 * _BATCH + 1), np.zeros(2 * _BATCH + 1))[0]
+    return adapt_boxes(log_prior, ridge, float(np.max(log_prior(along)))).log_total
+
+
+def _start(model: Model) -> tuple[tuple[float, float], ...]:
+    """Intervals of the free coordinates that hold the posterior of any release."""
     if isinstance(model, Bernoulli):
         reach = min(_REACH + _NEGLIGIBLE / float(min(model.a, model.b)), _LARGEST_LOGIT)
-        return -reach, reach
+        return ((-reach, reach),)
     if isinstance(model, Normal):
         middle, spread = float(model.prior_mean), float(model.prior_sd)
-        return middle - _SDS * spread, middle + _SDS * spread
+        mean = (middle - _SDS * spread, middle + _SDS * spread)
+        if not isinstance(model.variance, InverseGamma):
+            return (mean,)
+        shape = float(model.variance.shape)
+        centre = float(np.log(model.variance.scale / shape))
+        return mean, (centre - _REACH, centre + min(_REACH + _NEGLIGIBLE / shape, _LARGEST_LOGIT))
+    if isinstance(model, Custom):
+        keys = jax.random.split(jax.random.key(0), _PRIOR_DRAWS)
+        draws = np.asarray(_unconstrained(model, keys))
+        low, high = np.quantile(draws, [0.01, 0.99], axis=0)
+        return tuple((float(a - _WIDER * (b - a)), float(b + _WIDER * (b - a))) for a, b in zip(low, high, strict=True))
     assert isinstance(model, Exponential | Poisson)
     middle = float(np.log(model.shape / model.rate))
-    return middle - min(_REACH + _NEGLIGIBLE / float(model.shape), _LARGEST_LOGIT), middle + _REACH
+    return ((middle - min(_REACH + _NEGLIGIBLE / float(model.shape), _LARGEST_LOGIT), middle + _REACH),)
+
+
+@eqx.filter_jit
+def _unconstrained(model: Model, keys: Key) -> Array:
+    return jax.vmap(lambda key: model.unconstrain(model.sample_prior(key)))(keys)
 
 
 def _batched(function: Callable[[np.ndarray], np.ndarray], points: np.ndarray) -> np.ndarray:
@@ -157,12 +232,14 @@ def _log_prior_free(model: Model, free: Array) -> Array:
 def _theta(model: Model, free: np.ndarray) -> dict[str, np.ndarray]:
     if isinstance(model, Bernoulli):
         # near one, 1 - p would have lost the digits that decide how many records are zero
-        return {"p": expit(free), "not p": expit(-free)}
-    return {name: np.asarray(value) for name, value in _constrained(model, jnp.asarray(free)[:, None]).items()}
+        return {"p": expit(free).reshape(-1), "not p": expit(-free).reshape(-1)}
+    rows = jnp.asarray(free).reshape(free.shape[0], -1)
+    return {name: np.asarray(value) for name, value in _constrained(model, rows).items()}
 
 
 def _log_prior(model: Model, free: np.ndarray) -> np.ndarray:
     if isinstance(model, Bernoulli):
         a, b = float(model.a), float(model.b)
-        return a * log_expit(free) + b * log_expit(-free) - betaln(a, b)
-    return np.asarray(_log_prior_free(model, jnp.asarray(free)[:, None]))
+        return np.reshape(a * log_expit(free) + b * log_expit(-free), -1) - betaln(a, b)
+    value = np.asarray(_log_prior_free(model, jnp.asarray(free).reshape(free.shape[0], -1)))
+    return np.where(np.isnan(value), -np.inf, value)

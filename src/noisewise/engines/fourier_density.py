@@ -121,7 +121,7 @@ def tilt(values: np.ndarray, weights: np.ndarray, tau: np.ndarray) -> Tilted:
     raised = weights * np.exp(np.minimum(exponent - largest[:, None], 0.0))
     total = np.sum(raised, axis=1)
     near = np.max(np.where(weights > 0, np.abs(exponent), 0.0), axis=1) < 0.5
-    change = np.sum(weights * np.expm1(np.where(near[:, None], exponent, 0.0)), axis=1)
+    change = np.sum(weights * np.expm1(np.where(near[:, None] & (weights > 0), exponent, 0.0)), axis=1)
     log_mgf = np.where(near, np.log1p(change), largest + np.log(total))
     raised /= total[:, None]
     shift = np.sum(raised * centred, axis=1)

@@ -8,6 +8,7 @@ the order can follow. Discrete records have their atoms alone, those of a Poisso
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax.numpy as jnp
@@ -15,9 +16,11 @@ import numpy as np
 from scipy.special import gammaln, ndtr
 from scipy.stats import poisson
 
+from noisewise.engines.fourier_custom import Unsupported, check_density, custom_law, density_integrates
 from noisewise.engines.fourier_density import Law, ReleasedSum
 from noisewise.models.base import Model
 from noisewise.models.bernoulli import Bernoulli
+from noisewise.models.custom import Custom
 from noisewise.models.exponential import Exponential
 from noisewise.models.normal import Normal
 from noisewise.models.poisson import Poisson
@@ -33,16 +36,16 @@ _MOST_ATOMS = 20_000
 _LATTICE_TOLERANCE = 1e-9
 
 
-class Unsupported(ValueError):
-    """A model or release whose sum has no computable transform, with the reason."""
-
-
 @dataclass(frozen=True)
 class Problem:
-    """What the Fourier engine integrates: the law of a record's statistic, and what was released."""
+    """What the Fourier engine integrates: the law of a record's statistic, and what was released.
+
+    ``trusted`` says for which parameters a law by quadrature is exact to rounding; None where it always is.
+    """
 
     law: Law
     released: ReleasedSum
+    trusted: Callable[[dict[str, np.ndarray]], np.ndarray] | None = None
 
 
 def problem(model: Model, release: Release) -> Problem:
@@ -60,8 +63,9 @@ def problem(model: Model, release: Release) -> Problem:
     law, lattice = _record_law(model, mechanism.query)
     if lattice is None and noise.discrete:
         raise Unsupported("integer noise leaves the fractional part of a real-valued sum exposed, which has no density")
+    trusted = density_integrates(model) if isinstance(model, Custom) else None
     value, scale = float(release.measurements[0].value[0]), float(np.reshape(noise.scale, -1)[0])
-    return Problem(law, ReleasedSum(value, release.n, noise.name, scale, lattice))
+    return Problem(law, ReleasedSum(value, release.n, noise.name, scale, lattice), trusted)
 
 
 def _record_law(model: Model, query: Query) -> tuple[Law, tuple[float, float] | None]:
@@ -69,10 +73,15 @@ def _record_law(model: Model, query: Query) -> tuple[Law, tuple[float, float] | 
         levels = np.array([0.0, 1.0])
         values = _statistic(query, model.column, levels)
         return _bernoulli(values), lattice_of(values)
+    if isinstance(model, Custom):
+        check_density(model)
+        return custom_law(
+            model, _single_column(query, model.columns[0]), functools.partial(_statistic, query, model.columns[0])
+        ), None
     if not isinstance(model, Normal | Exponential | Poisson):
         raise Unsupported(
-            f"{type(model).__name__} is not one of the models whose clamped sums it can transform (Bernoulli, Exponential, "
-            "Normal, Poisson)"
+            f"{type(model).__name__} is not one of the models whose clamped sums it can transform (Bernoulli, Custom, "
+            "Exponential, Normal, Poisson)"
         )
     column = _single_column(query, model.column)
     if isinstance(model, Poisson):

@@ -31,7 +31,7 @@ _ROUNDS = 30
 _NEWTON = 5
 
 NODES, WEIGHTS = legendre.leggauss(_NODES)
-_COEFFICIENTS = (legendre.legvander(NODES, _NODES - 1) * WEIGHTS[:, None]).T * (np.arange(_NODES) + 0.5)[:, None]
+COEFFICIENTS = (legendre.legvander(NODES, _NODES - 1) * WEIGHTS[:, None]).T * (np.arange(_NODES) + 0.5)[:, None]
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def adapt(log_density: Callable[[np.ndarray], np.ndarray], low: float, high: flo
         places = begin[:, None] + 0.5 * width[:, None] * (NODES + 1)
         density = np.exp(log_density(places.ravel()).reshape(places.shape) - log_scale)
         total = sum(float(w * np.mean(d)) for _, w, d in kept) + float(np.sum(width * np.mean(density, axis=1)))
-        last = np.sum(np.abs(density @ _COEFFICIENTS.T[:, -2:]), axis=1) * width
+        last = np.sum(np.abs(density @ COEFFICIENTS.T[:, -2:]), axis=1) * width
         fine = last <= _ACCURACY * total
         kept += [(float(b), float(w), d) for b, w, d in zip(begin[fine], width[fine], density[fine], strict=True)]
         waiting = [
@@ -117,7 +117,7 @@ class Inverse(eqx.Module):
         count = max(32, 1 << (panels.begin.size - 1).bit_length())
         short = count - panels.begin.size
         raw = 0.5 * panels.width[:, None] * panels.density
-        coefficients = raw @ _COEFFICIENTS.T
+        coefficients = raw @ COEFFICIENTS.T
         coefficients /= 2 * np.sum(coefficients[:, 0])
         series = legendre.legint(coefficients, lbnd=-1, axis=1)
         mass = legendre.legval(1.0, series.T)
