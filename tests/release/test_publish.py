@@ -147,10 +147,18 @@ def test_integer_noise_on_clamped_integers():
     assert release.measurements[0].value.tolist() == [13.0]
 
 
-def test_publishing_takes_no_seed_and_leaves_opendp_as_it_was():
+@pytest.mark.parametrize("enabled", [False, True])
+def test_publishing_takes_no_seed_and_leaves_opendp_as_it_was(enabled):
     assert not {"seed", "random_seed", "key", "rng"} & set(inspect.signature(publish).parameters)
-    assert "contrib" not in GLOBAL_FEATURES
-    first, second = (publish(RECORDS, MOMENTS, nw.noise.Laplace(1.0)).measurements[0].value for _ in range(2))
+    before = GLOBAL_FEATURES.copy()
+    try:
+        GLOBAL_FEATURES.difference_update({"contrib"})
+        GLOBAL_FEATURES.update({"contrib"} if enabled else ())
+        first, second = (publish(RECORDS, MOMENTS, nw.noise.Laplace(1.0)).measurements[0].value for _ in range(2))
+        assert ("contrib" in GLOBAL_FEATURES) == enabled
+    finally:
+        GLOBAL_FEATURES.clear()
+        GLOBAL_FEATURES.update(before)
     assert not np.any(np.asarray(first) == np.asarray(second))
 
 
