@@ -1,8 +1,8 @@
 r"""What to compare a private posterior with: the posterior on the records themselves, and one-posterior sampling.
 
 They read confidential records, so they are the data holder's, for studies of what privacy costs; nothing they return may be
-published. :func:`posterior_given_totals` is the conjugate posterior given exact totals of the sufficient statistic, with no privacy at all. The
-*naive* posterior is the same with the noisy totals in their place (see also :func:`noisewise.naive`).
+published. :func:`posterior_given_totals` is the conjugate posterior given exact totals of the sufficient statistic, with no privacy at all.
+The *naive* posterior is the same with the noisy totals in their place (see also :func:`noisewise.naive`).
 
 *One-posterior sampling* (Dimitrakakis et al. 2014; Wang, Fienberg and Smola 2015; Foulds et al. 2016) releases draws of the
 tempered posterior ``p(theta) exp(epsilon / (2 D) sum_i log f(x_i | theta))`` on a truncated parameter space, which is the
