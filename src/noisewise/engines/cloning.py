@@ -139,7 +139,7 @@ class CloneKernel(Kernel):
 
     def start(self, key: Key) -> Theta:
         """A starting value as wide as the posterior of a single clone, so that chains can find other maxima."""
-        mean, covariance = self.surrogate
+        mean, covariance = self.surrogate.mean, self.surrogate.covariance
         return {"free": mean + cholesky(covariance) @ jax.random.normal(key, mean.shape, dtype=float)}
 
     def _propose(self, key: Key, theta: Theta, current: Records) -> tuple[Records, Float[Array, " m"]]:

@@ -31,10 +31,15 @@ _INFLATION = 1.2
 
 
 class Surrogate(NamedTuple):
-    """Mean and covariance of the unconstrained parameters under the surrogate posterior."""
+    """Mean and covariance of the unconstrained parameters under the surrogate posterior.
+
+    ``share`` is the largest share, over the released numbers, of the records in the variance that records and noise make
+    together at the mean: near zero, the noise is so wide that the records hardly matter.
+    """
 
     mean: Float[Array, " d"]
     covariance: Float[Array, "d d"]
+    share: Float[Array, ""] | None = None
 
 
 def surrogate_log_likelihood(model: Model, release: Release, free: Array, u: object, n: Array) -> Array:
@@ -71,7 +76,8 @@ def fit_surrogate(key: Key, model: Model, release: Release, n: Array, *, records
         # without the prior's density the population cannot move: weigh the prior draws once
         likelihood = _finite(score(free))
         power = _largest_power(likelihood, jnp.zeros(_PARTICLES))
-        return Surrogate(*_moments(free, power * likelihood))
+        mean, covariance = _moments(free, power * likelihood)
+        return Surrogate(mean, covariance, _records_share(model, release, mean, u, n))
     prior = jax.vmap(model.log_prior_free)
     mean, covariance = _moments(free, jnp.zeros(_PARTICLES))
     prior_scale = jnp.diag(covariance)
@@ -95,7 +101,16 @@ def fit_surrogate(key: Key, model: Model, release: Release, n: Array, *, records
     *_, mean, covariance, _, _ = lax.while_loop(
         lambda carry: (carry[4] < _MOST_ROUNDS) & (carry[5] < _LAST_ROUNDS), anneal, start
     )
-    return Surrogate(mean, covariance)
+    return Surrogate(mean, covariance, _records_share(model, release, mean, u, n))
+
+
+def _records_share(model: Model, release: Release, free: Array, u: object, n: Array) -> Array:
+    noises = [measurement.mechanism.noise_variance for measurement in release.measurements]
+    known = [noise for noise in noises if noise is not None]
+    if len(known) < len(noises):
+        return jnp.ones(())
+    spread = n * jnp.var(release.statistics(model.transform(model.constrain(free), u)), axis=0)
+    return jnp.max(spread / (spread + jnp.concatenate(known)))
 
 
 def _finite(value: Array) -> Array:

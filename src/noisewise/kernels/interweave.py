@@ -11,18 +11,27 @@ in the prior. Checked by ``tests/kernels/test_invariance.py`` and the Geweke tes
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from noisewise.kernels.exchange import exchange_log_ratio
-from noisewise.kernels.walk import LogTarget, Walk, Walked, elliptical_slice, random_walk
+from noisewise.kernels.walk import LogTarget, Walk, elliptical_slice, jump, random_walk
 from noisewise.models.base import Model
 from noisewise.release.document import Release
 from noisewise.typing import Innovations, Key
 
 Move = Literal["random_walk", "elliptical_slice"]
+
+
+class Interwoven(NamedTuple):
+    """Theta after the moves, with the mean acceptance probability of the walk or slice, and that of the jump."""
+
+    position: Float[Array, " d"]
+    acceptance: Float[Array, ""]
+    jump_acceptance: Float[Array, ""] | None = None
 
 
 def non_centred_target(model: Model, release: Release, u: Innovations) -> LogTarget:
@@ -45,8 +54,9 @@ def interweave(
     *,
     move: Move,
     moves: int,
-) -> Walked:
-    """``moves`` non-centred moves of the unconstrained theta."""
+    count: Int[Array, ""] | None = None,
+) -> Interwoven:
+    """``moves`` non-centred moves of the unconstrained theta; with a ``count`` a jump, and so many of them."""
     target = non_centred_target(model, release, u)
 
     def correction(key: Key, position: Array, candidate: Array) -> Array:
@@ -54,6 +64,11 @@ def interweave(
         return exchange_log_ratio(key, release, here, there)
 
     if move == "elliptical_slice":
-        return elliptical_slice(key, target, position, walk)
+        return Interwoven(*elliptical_slice(key, target, position, walk)[::2])
     exchange = correction if release.unnormalised else None
-    return random_walk(key, target, position, walk, moves=moves, correction=exchange)
+    if count is None:
+        return Interwoven(*random_walk(key, target, position, walk, moves=moves, correction=exchange)[::2])
+    jump_key, walk_key = jax.random.split(key)
+    jumped = jump(jump_key, target, position, walk)
+    walked = random_walk(walk_key, target, jumped.position, walk, moves=moves, count=count)
+    return Interwoven(walked.position, walked.acceptance, jumped.acceptance)

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from noisewise.kernels.lanes import across_chains_maximum
 from noisewise.release.document import Release
 from noisewise.typing import Key, Records, Theta
 
@@ -36,21 +37,6 @@ class Swept(NamedTuple):
     records: Records
     acceptance_rate: Float[Array, ""]
     min_acceptance: Float[Array, ""]
-
-
-@jax.custom_batching.custom_vmap
-def across_chains_maximum(count: Int[Array, ""]) -> Int[Array, ""]:
-    """The largest count over the chains that are vectorised together, the same (unbatched) number for all of them.
-
-    A loop with this many turns has one trip count for all chains, which keeps its body free of masks. Turns beyond a
-    chain's own count must leave it unchanged, so that a chain does not depend on its neighbours.
-    """
-    return count
-
-
-@across_chains_maximum.def_vmap
-def _(axis_size: int, in_batched: list[bool], count: Array) -> tuple[Array, bool]:
-    return across_chains_maximum(jnp.max(count) if in_batched[0] else count), False
 
 
 def sweep(

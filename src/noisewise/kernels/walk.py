@@ -6,6 +6,10 @@ scales) changes only in the tuning phase.
 - *Random walk*: ``z* = z + scale L e``, ``e ~ N(0, I)``, accepted with ``min(1, target(z*) / target(z))``.
 - *Elliptical slice* (Murray, Adams and MacKay 2010) with the reference ``N(mean, L L')`` in place of a Gaussian prior: the
   target is the reference times ``target / reference``, so the move is valid for any target and needs no tuning.
+- *Jump* (Adler 1981, with a Metropolis test): ``z* = mean - c (z - mean) + sqrt(1 - c^2) L e`` leaves the reference
+  ``N(mean, L L')`` invariant and is reversible for it, so accepting with ``min(1, (target / reference)(z*) / (target / reference)(z))``
+  leaves the target invariant. Where the reference is close to the target it crosses it in one move, to the other side: successive
+  means are negatively correlated and average out sooner than independent draws.
 
 Checked by ``tests/kernels/test_walk.py``.
 """
@@ -19,8 +23,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
+from noisewise.kernels.lanes import across_chains_maximum
 from noisewise.typing import Key
 
 LogTarget = Callable[[Float[Array, " d"]], Float[Array, ""]]
@@ -31,6 +36,7 @@ RANDOM_WALK, HAMILTONIAN = 0.3, 0.7
 """The acceptance rates that scales are tuned to."""
 _COVARIANCE_FLOOR = 1e-10
 _MOST_SHRINKS = 100
+_OVERRELAXATION = 0.7
 
 
 class Walk(eqx.Module):
@@ -104,31 +110,67 @@ def random_walk(
     walk: Walk,
     *,
     moves: int,
+    count: Int[Array, ""] | None = None,
     correction: Correction | None = None,
 ) -> Walked:
-    """``moves`` steps of the random walk."""
+    """``moves`` steps of the random walk, or the first ``count`` (at least one) of them."""
     step_key, accept_key, correction_key = jax.random.split(key, 3)
     normals = jax.random.normal(step_key, (moves, position.shape[0]), dtype=float)
     steps = jnp.exp(walk.log_scale) * jnp.sum(walk.factor * normals[:, None, :], axis=-1)
     log_uniform = -jax.random.exponential(accept_key, (moves,), dtype=float)
 
-    def move(carry: tuple[Array, Array], draws: tuple[Array, Array, Array]) -> tuple[tuple[Array, Array], Array]:
-        position, current = carry
-        step, log_u, number = draws
-        candidate = position + step
+    mine = jnp.asarray(moves) if count is None else jnp.minimum(count, moves)
+    turns = moves if count is None else across_chains_maximum(mine)
+
+    def move(j: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        position, current, summed = carry
+        candidate = position + steps[j]
         value = log_target(candidate)
         # NaN compares false, so a candidate outside the target's domain is rejected
         log_ratio = value - current
         if correction is not None:
-            log_ratio = log_ratio + correction(jax.random.fold_in(correction_key, number), position, candidate)
-        accept = log_u < log_ratio
-        probability = jnp.where(jnp.isnan(log_ratio), 0.0, jnp.exp(jnp.minimum(log_ratio, 0.0)))
-        return (jnp.where(accept, candidate, position), jnp.where(accept, value, current)), probability
+            log_ratio = log_ratio + correction(jax.random.fold_in(correction_key, j), position, candidate)
+        accept = (j < mine) & (log_uniform[j] < log_ratio)
+        summed = summed + jnp.where(j < mine, _probability(log_ratio), 0.0)
+        return jnp.where(accept, candidate, position), jnp.where(accept, value, current), summed
 
-    (position, value), probability = lax.scan(
-        move, (position, log_target(position)), (steps, log_uniform, jnp.arange(moves))
-    )
-    return Walked(position, value, jnp.mean(probability))
+    start = (position, log_target(position), jnp.zeros(()))
+    position, value, summed = lax.fori_loop(0, turns, move, start)
+    return Walked(position, value, summed / mine)
+
+
+def jump(key: Key, log_target: LogTarget, position: Float[Array, " d"], walk: Walk) -> Walked:
+    """One jump to the other side of the walk's mean, with the walk's mean and covariance as the reference."""
+    step_key, accept_key = jax.random.split(key)
+    white = _whiten(walk.factor, position - walk.mean)
+    normals = jax.random.normal(step_key, position.shape, dtype=float)
+    jumped = jnp.sqrt(1 - _OVERRELAXATION**2) * normals - _OVERRELAXATION * white
+    candidate = walk.mean + jnp.sum(walk.factor * jumped, axis=-1)
+    # one evaluation at both points costs little more than one at either
+    current, value = jax.vmap(log_target)(jnp.stack([position, candidate]))
+    log_ratio = value - current + 0.5 * (jnp.sum(jumped**2) - jnp.sum(white**2))
+    accept = -jax.random.exponential(accept_key, dtype=float) < log_ratio
+    moved = jnp.where(accept, candidate, position)
+    return Walked(moved, jnp.where(accept, value, current), _probability(log_ratio))
+
+
+def _probability(log_ratio: Float[Array, ""]) -> Float[Array, ""]:
+    """The acceptance probability of a log ratio; none outside the target's domain."""
+    return jnp.where(jnp.isnan(log_ratio), 0.0, jnp.exp(jnp.minimum(log_ratio, 0.0)))
+
+
+def _whiten(factor: Float[Array, "d d"], vector: Float[Array, " d"]) -> Float[Array, " d"]:
+    """``L^-1 v``, written out where the factor is small, as in :func:`cholesky`."""
+    d = vector.shape[0]
+    if d > 8:
+        return jax.scipy.linalg.solve_triangular(factor, vector, lower=True)
+    solved: list[Array] = []
+    for i in range(d):
+        rest = vector[i]
+        for k in range(i):
+            rest = rest - factor[i, k] * solved[k]
+        solved.append(rest / factor[i, i])
+    return jnp.stack(solved)
 
 
 def elliptical_slice(key: Key, log_target: LogTarget, position: Float[Array, " d"], walk: Walk) -> Walked:
