@@ -15,7 +15,7 @@ Metropolis move of theta it is their Algorithm 2. Checked by ``tests/kernels/tes
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, get_args
 
 import equinox as eqx
 import jax
@@ -27,16 +27,15 @@ from noisewise.engines.resizing import MaskedRelease, Pool, ResizingKernel, like
 from noisewise.engines.surrogate import MOST_RECORDS, Surrogate, fit_surrogate
 from noisewise.kernels.base import Info, Kernel
 from noisewise.kernels.exchange import exchange_sweep
+from noisewise.kernels.foreign import ForeignKernel, foreign
 from noisewise.kernels.hamiltonian import hamiltonian
 from noisewise.kernels.interweave import Move, interweave
 from noisewise.kernels.records import RecordProposal, sweep
 from noisewise.kernels.walk import HAMILTONIAN, RANDOM_WALK, LogTarget, Walk, cholesky, random_walk
-from noisewise.models.base import Model
+from noisewise.models.base import Model, ThetaMove
 from noisewise.models.unknown_size import UnknownSize
 from noisewise.release.document import Release
 from noisewise.typing import Key, Records, Theta
-
-ThetaMove = Literal["update", "random_walk", "hmc"]
 
 _BLOCK_ACCEPTANCE = 0.5
 _BLOCK_GAIN = 4.0
@@ -69,7 +68,7 @@ class AugmentationKernel(Kernel):
     release: Release
     surrogate: Surrogate
     record_proposal: RecordProposal | None = eqx.field(static=True)
-    theta_move: ThetaMove = eqx.field(static=True)
+    theta_move: ThetaMove | ForeignKernel = eqx.field(static=True)
     interweave: bool = eqx.field(static=True)
     move: Move = eqx.field(static=True)
     moves: int = eqx.field(static=True)
@@ -120,7 +119,7 @@ class AugmentationKernel(Kernel):
         stats = {"acceptance_rate": swept.acceptance_rate, "min_acceptance": swept.min_acceptance}
 
         theta = self._centred_move(theta_key, state, records, stats)
-        fresh = self.theta_move == "update" and model.conjugate
+        fresh = self.theta_move == "update" and model.update_forgets
         within = jax.tree.map(lambda new, old: 0.5 * (new - old) ** 2, theta, state.theta) if fresh else {}
 
         if self.interweave:
@@ -134,6 +133,9 @@ class AugmentationKernel(Kernel):
             if walked.jump_acceptance is not None:
                 stats["jump_acceptance"] = walked.jump_acceptance
         stats["noise_lp"] = release.log_density(jnp.sum(release.statistics(records), axis=0))
+        if model.has_log_prior and model.has_log_likelihood:
+            of_records = jnp.sum(model.log_likelihood(theta, records))
+            stats["lp"] = model.log_prior(theta) + of_records + stats["noise_lp"]
         moved = eqx.tree_at(lambda s: (s.theta, s.records, s.turn), state, (theta, records, state.turn + 1))
         return moved, Info(stats, within)
 
@@ -171,8 +173,10 @@ class AugmentationKernel(Kernel):
         target, position = self._complete_data_target(records), self.model.unconstrain(state.theta)
         if self.theta_move == "random_walk":
             walked = random_walk(key, target, position, state.centred, moves=self.moves)
-        else:
+        elif self.theta_move == "hmc":
             walked = hamiltonian(key, target, position, state.centred)
+        else:
+            walked = foreign(key, target, position, state.centred, self.theta_move)
         stats["theta_acceptance"] = walked.acceptance
         return self.model.constrain(walked.position)
 
@@ -205,7 +209,7 @@ class Augmentation(Engine):
     fraction: float | None = None
     move: Move = "random_walk"
     moves: int | None = None
-    theta_move: ThetaMove | None = None
+    theta_move: ThetaMove | ForeignKernel | None = None
     record_proposal: RecordProposal | None = None
 
     def __check_init__(self) -> None:
@@ -213,7 +217,7 @@ class Augmentation(Engine):
             ("move", self.move, get_args(Move)),
             ("theta_move", self.theta_move, (None, *get_args(ThetaMove))),
         ):
-            if value not in known:
+            if value not in known and not (name == "theta_move" and callable(value)):
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; got {value!r}.")
         for name, count in (("block", self.block), ("moves", self.moves)):
             if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
@@ -243,7 +247,8 @@ class Augmentation(Engine):
             return Support(False, "a mechanism without its normaliser needs move='random_walk'")
         if self.theta_move == "update" and not model.has_update:
             return Support(False, "theta_move='update' needs a model with an update")
-        if self.theta_move in ("random_walk", "hmc") and not (model.has_log_prior and model.has_log_likelihood):
+        by_density = self.theta_move not in (None, "update")
+        if by_density and not (model.has_log_prior and model.has_log_likelihood):
             return Support(False, f"theta_move={self.theta_move!r} needs a model with log_prior and log_likelihood")
         reason = "works with any record-additive release"
         if self.interweave and not self._can_interweave(model):
@@ -273,7 +278,7 @@ class Augmentation(Engine):
             release=release,
             surrogate=Surrogate(fitted.mean, fitted.covariance),
             record_proposal=self.record_proposal,
-            theta_move=self.theta_move or ("update" if model.has_update else "random_walk"),
+            theta_move=self.theta_move or model.theta_move,
             interweave=interweaves,
             move=self.move,
             moves=moves,

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from noisewise.kernels.base import Info, Kernel, State
-from noisewise.models.base import Model
+from noisewise.models.base import Model, ThetaMove
 from noisewise.models.bijections import Parameter
 from noisewise.models.unknown_size import UnknownSize
 from noisewise.release.document import Release
@@ -58,6 +58,10 @@ class Pool(Model):
     @property
     def conjugate(self) -> bool:
         return self.model.conjugate
+
+    @property
+    def theta_move(self) -> ThetaMove:
+        return self.model.theta_move
 
     def sample_prior(self, key: Key) -> Theta:
         return self.model.sample_prior(key)
@@ -121,7 +125,11 @@ class ResizingKernel(Kernel):
         state = self._resize(size_key, state)
         total = self.release.statistics(state.records).T @ state.records[INCLUDED]
         # theta given the whole pool varies less than given the table, so the inner kernel's share is left out
-        return state, Info({**info.stats, "noise_lp": self.release.log_density(total)}, {})
+        stats = {**info.stats, "noise_lp": self.release.log_density(total)}
+        if "lp" in stats:
+            size = jnp.sum(state.records[INCLUDED]).astype(int) - self.model.lower
+            stats["lp"] += stats["noise_lp"] - info.stats["noise_lp"] + self.model.log_weights[size]
+        return state, Info(stats, {})
 
     def adapt(self, state: State, info: Info) -> State:
         return self.inner.adapt(state, info)

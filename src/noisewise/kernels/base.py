@@ -23,7 +23,8 @@ class Info(NamedTuple):
     """What a step reports: numbers to record, and the part of theta's variance that complete records would leave.
 
     ``stats`` are scalars by name, averaged over thinned steps (names beginning with ``min_`` take the minimum).
-    ``within`` is an unbiased estimate, elementwise in theta, of ``Var(theta | x)``; an empty dict where unknown.
+    ``within`` is an estimate, elementwise in theta, of ``Var(theta | x)``, unbiased where theta is drawn afresh given x (after a Gibbs
+    cycle it lacks the covariance of theta with what it was before); an empty dict where unknown.
     """
 
     stats: dict[str, Array]

@@ -11,6 +11,7 @@ Records are independent given theta. A model can be drawn from in two ways that 
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Literal
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -19,6 +20,8 @@ from jaxtyping import Array, Float
 
 from noisewise.models.bijections import Parameter
 from noisewise.typing import Innovations, Key, Records, Theta
+
+ThetaMove = Literal["update", "random_walk", "hmc"]
 
 
 class Model(eqx.Module):
@@ -58,6 +61,16 @@ class Model(eqx.Module):
     def conjugate(self) -> bool:
         """Whether :meth:`update` draws exactly and afresh from ``p(theta | x)``."""
         return True
+
+    @property
+    def update_forgets(self) -> bool:
+        """Whether :meth:`update` hardly depends on the theta it is given: a fresh draw, or a cycle with correlations of order 1/n."""
+        return True
+
+    @property
+    def theta_move(self) -> ThetaMove:
+        """How an engine moves theta given complete records, unless it is told another way."""
+        return "update" if self.has_update else "random_walk"
 
     @property
     def has_update(self) -> bool:
