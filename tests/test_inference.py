@@ -99,6 +99,9 @@ def test_the_tree_holds_what_the_design_promises_and_survives_netcdf(tmp_path):
     total = dt.latent_data["x"].values.sum(axis=1)
     log_g = -np.abs(4.3 - total) * EPSILON + np.log(EPSILON / 2)
     np.testing.assert_allclose(log_g, dt.sample_stats["noise_lp"].values[:, -1], rtol=1e-12)
+    p = dt.posterior["p"].values[:, -1]
+    log_joint = np.log(2 * p) + total * np.log(p) + (6 - total) * np.log1p(-p) + log_g
+    np.testing.assert_allclose(log_joint, dt.sample_stats["lp"].values[:, -1], rtol=1e-12)
     dt.to_netcdf(tmp_path / "run.nc")
     back = xr.open_datatree(tmp_path / "run.nc")
     for name, group in dt.children.items():

@@ -21,7 +21,7 @@ from noisewise.kernels.base import Kernel
 from noisewise.models.base import Model
 from noisewise.release.document import Release
 from noisewise.result import build_tree, smallest_ess
-from noisewise.run import START, Settings, fresh_seed, run_kernel, run_sampler
+from noisewise.run import START, Settings, check_seed, run_kernel, run_sampler
 from noisewise.typing import Key, Theta
 
 if TYPE_CHECKING:
@@ -134,11 +134,9 @@ def explain(model: Model, release: Release, method: str | Engine = "auto") -> Ch
 
 
 def _seed(random_seed: int | None, checkpoint: Path | None) -> int:
-    if random_seed is None:
-        return checkpoints.seed_of(checkpoint) if checkpoint is not None and checkpoint.exists() else fresh_seed()
-    if isinstance(random_seed, bool) or not isinstance(random_seed, int | np.integer) or not 0 <= random_seed < 2**63:
-        raise ValueError(f"random_seed must be a whole number from 0 to 2^63 - 1, or None; got {random_seed!r}.")
-    return int(random_seed)
+    if random_seed is None and checkpoint is not None and checkpoint.exists():
+        return checkpoints.seed_of(checkpoint)
+    return check_seed(random_seed)
 
 
 def _plain(initvals: Mapping[str, Any] | None) -> dict[str, np.ndarray]:
