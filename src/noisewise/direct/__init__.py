@@ -2,6 +2,7 @@
 
 from noisewise.direct.bases import Base, CustomBase, Uniform
 from noisewise.direct.closed import discrete_window, normal_laplace
+from noisewise.direct.gamma_poisson import GammaWeight, PoissonWeight
 from noisewise.direct.latent import latent_value, lognormal_discrete_laplace
 from noisewise.direct.plots import plot_draws, plot_step
 from noisewise.direct.samplers import log_target, sample, step_function
@@ -18,8 +19,10 @@ from noisewise.direct.weights import (
 __all__ = [
     "Base",
     "CustomBase",
+    "GammaWeight",
     "LognormalWeight",
     "NormalWeight",
+    "PoissonWeight",
     "StepFunction",
     "StudentTWeight",
     "TransformedNormalWeight",

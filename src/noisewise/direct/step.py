@@ -57,6 +57,11 @@ class Target(eqx.Module):
         """The log of ``w g`` relative to the weight's largest value, not normalised."""
         return self.log_weight(x) + self.base.log_prob(x)
 
+    def support(self) -> Pair:
+        """The interval on which the weight is positive, in the coordinate of the base."""
+        low, high = self.weight.support()
+        return (low, high) if self.released is None else (self.released - high, self.released - low)
+
     def interval(self, log_u: Array) -> Pair:
         """The open interval A_u, in the coordinate of the base."""
         low, high = self.weight.roots(log_u)

@@ -193,7 +193,7 @@ class Strips(eqx.Module):
 def first_strips(target: Target, spare: int) -> Strips:
     """The strips between the landmarks, with ``spare`` empty ones after them; for one target."""
     discrete = target.base.discrete
-    low, high = target.interval(jnp.asarray(-jnp.inf))
+    low, high = target.support()
     base_low, base_high = target.base.support()
     low, high = jnp.maximum(low, base_low), jnp.minimum(high, base_high)
     marks = jnp.concatenate([target.latent(target.weight.landmarks()), target.base.landmarks()])

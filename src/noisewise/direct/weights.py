@@ -63,6 +63,10 @@ class Weight(eqx.Module):
     def roots(self, log_u: Array) -> Pair:
         """The ends of ``{x : w(x) > u c}``."""
 
+    def support(self) -> Pair:
+        """The ends of where the weight is positive."""
+        return self.roots(jnp.asarray(-jnp.inf))
+
     def resolved(self) -> Weight:
         """The same weight once whatever has to be found numerically has been found."""
         return self

@@ -13,6 +13,7 @@ from noisewise.release.document import Release
 _ENGINES = {
     "counts": "noisewise.engines.counts:Counts",
     "fourier": "noisewise.engines.fourier:Fourier",
+    "microdata": "noisewise.engines.microdata:Microdata",
     "augmentation": "noisewise.engines.augmentation:Augmentation",
     "sufficient": "noisewise.engines.sufficient:Sufficient",
 }
