@@ -126,6 +126,31 @@ def test_a_checkpoint_goes_on_with_its_own_seed(tmp_path):
         sample(release_of(value=4.4), checkpoint=tmp_path / "run")
 
 
+def test_independent_draws_keep_their_seed_in_a_checkpoint_and_go_on_to_a_target(tmp_path):
+    counts = {"method": "auto", "draws": 40, "random_seed": None}
+    first = sample(checkpoint=tmp_path / "run", **counts)
+    assert first.attrs["noisewise_method"] == "counts"
+    longer = sample(checkpoint=tmp_path / "run", target_ess=1000, **counts)
+    np.testing.assert_array_equal(first.posterior["p"], longer.posterior["p"][:, :40])
+    assert longer.posterior["p"].size >= 1000
+    with pytest.raises(ValueError, match="belongs to another run"):
+        sample(release_of(value=4.4), checkpoint=tmp_path / "run", **counts)
+    with pytest.raises(ValueError, match="belongs to another run"):
+        sample(checkpoint=tmp_path / "run", random_seed=None)
+    with pytest.warns(nw.ConvergenceWarning, match="target_ess"):
+        nw.sample(MODEL, release_of(), draws=4, chains=2, target_ess=5000, random_seed=1, progressbar=False)
+
+
+def test_what_only_chains_can_give_has_them_chosen():
+    kept = sample(method="auto", keep_latent=3)
+    assert kept.attrs["noisewise_method"] == "augmentation"
+    assert "imputes no records and runs no chains, for which keep_latent asks" in kept.attrs["noisewise_reason"]
+    assert kept.latent_data["x"].shape == (3, 6)
+    assert sample(method="auto", initvals={"p": 0.5}).attrs["noisewise_method"] == "augmentation"
+    with pytest.raises(ValueError, match="keep_latent has no meaning for it"):
+        sample(method="counts", keep_latent=3)
+
+
 def test_a_run_that_has_not_converged_says_so():
     with pytest.warns(nw.ConvergenceWarning, match="effective draws|converged"):
         dt = nw.sample(MODEL, release_of(), draws=20, tune=0, chains=3, random_seed=1, method=ENGINE, progressbar=False)

@@ -57,7 +57,8 @@ def sample(
     random_seed
         A seed, or None for one from the operating system; it is recorded either way.
     method
-        ``"auto"`` takes the best exact engine (see :func:`explain`); or an engine's name, or an engine object.
+        ``"auto"`` takes the best exact engine (see :func:`explain`), one that imputes records if ``keep_latent`` or ``initvals``
+        ask for it; or an engine's name, or an engine object.
     target_ess
         Go on past ``draws`` until the smallest bulk effective sample size reaches this.
     initvals
@@ -95,12 +96,18 @@ def sample(
         None if checkpoint is None else Path(checkpoint),
         progressbar,
     )
-    choice = choose(model, release, method)
+    of_chains = [name for name, given in (("keep_latent", keep_latent), ("initvals", initvals)) if given]
+    choice = choose(model, release, method, of_chains=of_chains)
     seed = _seed(random_seed, settings.checkpoint)
     source = choice.engine.build(model, release, jax.random.fold_in(jax.random.key(seed), _BUILD))
     if isinstance(source, Sampler):
-        _refuse_for_samplers(choice.engine, settings, initvals)
-        trace = run_sampler(source, settings, seed)
+        if of_chains:
+            raise ValueError(
+                f"The {choice.engine.name} engine draws independently, without latent records or chains, so {', '.join(of_chains)} "
+                'has no meaning for it; leave it out, or leave method="auto" to have an engine chosen that can.'
+            )
+        identity = checkpoints.fingerprint(noisewise.__version__, model, release, choice.engine)
+        trace = run_sampler(source, settings, seed, identity=identity)
         exact = source.exact()
     else:
         starts = _starts(choice.engine, source, model, initvals, chains)
@@ -141,23 +148,6 @@ def _seed(random_seed: int | None, checkpoint: Path | None) -> int:
 
 def _plain(initvals: Mapping[str, Any] | None) -> dict[str, np.ndarray]:
     return {name: np.asarray(value, dtype=float) for name, value in (initvals or {}).items()}
-
-
-def _refuse_for_samplers(engine: Engine, settings: Settings, initvals: Mapping[str, Any] | None) -> None:
-    asked = [
-        name
-        for name, given in (
-            ("keep_latent", settings.keep_latent),
-            ("checkpoint", settings.checkpoint),
-            ("initvals", initvals),
-        )
-        if given
-    ]
-    if asked:
-        raise ValueError(
-            f"The {engine.name} engine draws independently, without latent records or a chain, so {', '.join(asked)} "
-            'has no meaning for it; leave it out, or ask for method="augmentation".'
-        )
 
 
 @eqx.filter_jit

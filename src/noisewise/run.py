@@ -8,6 +8,7 @@ resumption.
 
 from __future__ import annotations
 
+import math
 import secrets
 import signal
 import threading
@@ -129,25 +130,31 @@ def _draw_block(sampler: Sampler, keys: Key, first: Array) -> tuple[Any, ...]:
     return jax.vmap(lambda key: jax.vmap(lambda number: one(key, number))(numbers))(keys)
 
 
-def run_sampler(sampler: Sampler, settings: Settings, seed: int) -> Trace:
-    """Independent draws, in blocks."""
+def run_sampler(sampler: Sampler, settings: Settings, seed: int, *, identity: str = "") -> Trace:
+    """Independent draws, in blocks. They come from the seed alone, so that is all that a checkpoint keeps."""
+    if settings.checkpoint is not None and settings.checkpoint.exists():
+        checkpoints.load(settings.checkpoint, identity, seed)
+    elif settings.checkpoint is not None:
+        checkpoints.save(settings.checkpoint, {"seed": seed, "fingerprint": identity}, {})
+    wanted = math.ceil((settings.target_ess or 0) / settings.chains)
+    goal = max(settings.draws, min(wanted, _MOST_EXTENSION * settings.draws))
     keys = chain_keys(seed, max(settings.chains, _LANES))
     blocks: list[tuple[Any, ...]] = []
     began = time.perf_counter()
     made = 0
     with (
-        Progress(settings.progressbar, "exact draws", settings.draws, settings.chains) as progress,
+        Progress(settings.progressbar, "exact draws", goal, settings.chains) as progress,
         _interrupts() as stop,
     ):
-        while not made or (made < settings.draws and not stop.is_set()):
+        while not made or (made < goal and not stop.is_set()):
             blocks.append(jax.tree.map(np.asarray, _draw_block(sampler, keys, jnp.asarray(made))))
             made += _ROWS
-            progress.show(min(made, settings.draws), {}, None)
+            progress.show(min(made, goal), {}, None)
     theta, stats, predictive = jax.tree.map(
-        lambda *parts: np.concatenate(parts, axis=1)[: settings.chains, : settings.draws], *blocks
+        lambda *parts: np.concatenate(parts, axis=1)[: settings.chains, :goal], *blocks
     )
     elapsed = time.perf_counter() - began
-    return Trace(theta, stats, predictive, sampling_time=elapsed, interrupted=made < settings.draws)
+    return Trace(theta, stats, predictive, sampling_time=elapsed, interrupted=made < goal, short=goal < wanted)
 
 
 class _Chunk(eqx.Module):

@@ -53,10 +53,12 @@ class Sampler(eqx.Module):
 
 
 class Engine(eqx.Module):
-    """A way to compute ``p(theta | release)``. ``exact`` says whether its stationary law is exactly that posterior."""
+    """A way to compute ``p(theta | release)``. ``exact`` says whether its stationary law is exactly that posterior, ``independent``
+    whether it always draws independently, without chains and without latent records."""
 
     name: ClassVar[str]
     exact: ClassVar[bool]
+    independent: ClassVar[bool] = False
 
     @abstractmethod
     def supports(self, model: Model, release: Release) -> Support:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from noisewise.engines.base import Engine, Support
@@ -57,10 +58,18 @@ def engine_named(name: str) -> Engine:
     return engine
 
 
-def choose(model: Model, release: Release, method: str | Engine = "auto", *, ask_all: bool = False) -> Choice:
+def choose(
+    model: Model,
+    release: Release,
+    method: str | Engine = "auto",
+    *,
+    ask_all: bool = False,
+    of_chains: Sequence[str] = (),
+) -> Choice:
     """The engine for a pair of model and release, or a ``ValueError`` that says why there is none.
 
     Engines after the chosen one are asked only with ``ask_all``, for the table: an answer may cost a trial evaluation.
+    ``of_chains`` names what was asked for that only chains over imputed records can give.
     """
     check_pair(model, release)
     if method != "auto":
@@ -77,7 +86,7 @@ def choose(model: Model, release: Release, method: str | Engine = "auto", *, ask
     best = None
     for name in _ENGINES:
         if best is None or ask_all:
-            candidates.append(_ask(name, model, release))
+            candidates.append(_aside(_ask(name, model, release), of_chains))
             if best is None and candidates[-1].support.ok and candidates[-1].engine.exact:
                 best = candidates[-1]
     if best is None:
@@ -86,6 +95,14 @@ def choose(model: Model, release: Release, method: str | Engine = "auto", *, ask
     passed = [f"{c.engine.name} cannot: {c.support.reason}" for c in candidates[: candidates.index(best)]]
     reason = ". ".join([f"{best.engine.name}: {best.support.reason}", *passed]) + "."
     return Choice(best.engine, reason, tuple(candidates))
+
+
+def _aside(candidate: Candidate, of_chains: Sequence[str]) -> Candidate:
+    """The candidate, unless it draws independently and more was asked for than that."""
+    if not (of_chains and candidate.support.ok and candidate.engine.independent):
+        return candidate
+    reason = f"it imputes no records and runs no chains, for which {' and '.join(of_chains)} asks"
+    return Candidate(candidate.engine, Support(False, reason))
 
 
 def _ask(name: str, model: Model, release: Release) -> Candidate:

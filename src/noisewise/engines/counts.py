@@ -61,6 +61,7 @@ class Counts(Engine):
 
     name: ClassVar[str] = "counts"
     exact: ClassVar[bool] = True
+    independent: ClassVar[bool] = True
 
     def supports(self, model: Model, release: Release) -> Support:
         try:
@@ -161,8 +162,8 @@ def _multinomial(model: Bernoulli | Categorical, release: Release, cells: Cells,
         sums = solve(cells, others, n, remainder(cells, last, n))
         counted = np.empty((size, 2))
         counted[others] = [moments(law) for law in laws(sums.chain, sums.message)]
-        total, spread = moments(sums.law)
-        counted[last] = n - total, spread
+        left = n - sums.law.first - sums.law.mass.size + 1
+        counted[last] = moments(Window(left, sums.law.mass[::-1]))
         mean, sd = given_total(counted[:, 0], counted[:, 1], cells.weights, n)
         order = [*others, last]
         log_marginal = sums.log_total - float(log_rising(n, whole)) + float(cells.log_size(n))

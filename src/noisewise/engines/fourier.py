@@ -61,6 +61,7 @@ class Fourier(Engine):
 
     name: ClassVar[str] = "fourier"
     exact: ClassVar[bool] = True
+    independent: ClassVar[bool] = True
 
     def supports(self, model: Model, release: Release) -> Support:
         try:
