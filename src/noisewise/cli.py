@@ -237,6 +237,20 @@ def study(
     )
 
 
+@app.command()
+def bench(
+    small: Annotated[bool, typer.Option("--small", help="A tenth of the draws.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say how long each engine takes on this machine, with and without compilation.
+
+    Needs no file and writes none. How noisewise compares with what else could be done is in benchmarks/ of the source.
+    """
+    from noisewise.commands import bench as command
+
+    command.run(small=small, as_json=as_json)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the commands and return the exit code; the console script's entry point."""
     try:
