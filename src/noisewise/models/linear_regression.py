@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 from noisewise.models import triangular
 from noisewise.models.base import Model
 from noisewise.models.bijections import Parameter
+from noisewise.models.formula import Formula, is_formula, read_formula
 from noisewise.models.hyperparameters import column_name, column_names, covariance, positive, real
 from noisewise.models.priors import InverseGamma, InverseWishart, NormalPrior
 from noisewise.models.transforms import Transform, read_transforms
@@ -37,6 +38,9 @@ class LinearRegression(Model):
     hold every one of them, public or with its own noise (the flat law of Raim 2021). Such a model makes no records
     (``has_transform`` is False); it is for releases of every record, :func:`nw.queries.Records`. ``transforms`` says under which
     map a given covariate enters, ``{"x1": "log"}`` or a :class:`nw.models.Transform`; ``intercept=False`` leaves the intercept out.
+
+    A formula in the place of the predictors says all of these, ``LinearRegression("relief ~ age + log(dose)")``
+    (:mod:`noisewise.models.formula`).
 
     >>> import noisewise as nw
     >>> model = nw.models.LinearRegression(("age", "dose"), "relief", covariate_mean=[0, 0], covariate_cov=[[1, 0], [0, 1]])
@@ -65,6 +69,8 @@ class LinearRegression(Model):
         intercept: bool = True,
         transforms: Mapping[str, str | Transform] | None = None,
     ) -> None:
+        if is_formula(predictors):
+            predictors, response, intercept, transforms = _from_formula(str(predictors), response, transforms)
         self.predictors = column_names(predictors, "predictors")
         self.response = column_name(response, "response")
         if self.response in self.predictors:
@@ -266,6 +272,15 @@ class LinearRegression(Model):
 
 
 NO_LAW = "The covariates of this regression have no law, so it makes no records; give covariate_mean and covariate_cov."
+
+
+def _from_formula(text: str, response: str, transforms: Mapping[str, str | Transform] | None) -> Formula:
+    found = read_formula(text)
+    if response not in ("y", found.response) or transforms is not None:
+        raise ValueError(
+            f"The formula {text!r} says the response and the transforms; leave out response= and transforms=."
+        )
+    return found
 
 
 def _check_size(size: int, expected: int, name: str) -> None:
