@@ -79,6 +79,12 @@ def test_an_opendp_sum_keeps_scale_bounds_and_column():
     assert mean.measurements[0].value.tolist() == [512.5]
 
 
+def test_clamps_after_each_other_leave_the_interval_that_both_allow():
+    twice = CLAMPED >> dp.t.then_clamp((5.0, 20.0)) >> dp.t.then_sum() >> dp.m.then_laplace(20.0)
+    column = dict(nw.Release.from_opendp(twice, 30.0, n=4).measurements[0].query.bounds)["x"]
+    assert (column.lower, column.upper) == (5.0, 10.0)
+
+
 def test_a_round_trip_through_opendp_has_the_right_posterior():
     n, scale = 40, 3.0
     bits = dp.vector_domain(dp.atom_domain(T=int), size=n), dp.symmetric_distance()
@@ -179,6 +185,9 @@ WRONG_OPENDP = {
     "too coarse beside its scale": CLAMPED >> dp.t.then_sum() >> dp.m.then_laplace(20.0, k=3),
     "no measurement counts them": CLAMPED >> dp.t.then_sum() >> dp.m.then_laplace(20.0),
     "the OpenDP chain has make_variance": SIZED >> dp.t.then_variance() >> dp.m.then_laplace(1.0),
+    "make_cast_default from f64 to i32, which changes the values": (
+        FLOATS >> dp.t.then_cast_default(TOA=int) >> dp.t.then_clamp((0, 9)) >> dp.t.then_sum() >> dp.m.then_laplace(9.0)
+    ),
     "ends with postprocessing": OPENDP["sized sum"][0] >> (lambda noisy: noisy + 1),
 }  # fmt: skip
 

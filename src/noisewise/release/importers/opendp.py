@@ -269,13 +269,13 @@ def _outward(chain: _Chain, name: str, given: dict[str, Any], query: Query | Non
     if chain.statistic is not None and query is None:
         raise ValueError(f"The OpenDP chain has {name} after its {chain.statistic}, which no query here describes.")
     if name in _SAME_VALUE:
-        return replace(chain, atom=_type(given.get("TOA")) or chain.atom)
+        return replace(chain, atom=_cast(chain, name, _type(given.get("TOA")), query))
     if name == "make_select_column":
         return replace(chain, column=str(given["key"]), atom=_type(given.get("TOA")))
     if name == "make_drop_null":
         return replace(chain, size=None)
     if name == "make_clamp":
-        return replace(chain, bounds=_pair(given["bounds"]))
+        return replace(chain, bounds=_within(chain.bounds, _pair(given["bounds"])))
     if name == "make_resize":
         return replace(chain, size=int(given["size"]))
     if name in ("make_sum", "make_mean") or name.endswith("_sum"):
@@ -295,6 +295,27 @@ def _outward(chain: _Chain, name: str, given: dict[str, Any], query: Query | Non
         f"the OpenDP chain has {name}, which is not one of the clamped sums, means and counts that are read here",
         "Give query= with the noisewise query of the same statistic, whose noise will be OpenDP's.",
     )
+
+
+def _cast(chain: _Chain, name: str, atom: str | None, query: Query | None) -> str | None:
+    """The number type after a step that keeps values; a cast that rounds them off, or makes them true or false, does not."""
+    rounds = chain.atom in ("f64", "f32") and atom is not None and atom not in ("f64", "f32", "String")
+    judges = chain.atom not in (None, "String", "bool") and atom == "bool"
+    if (rounds or judges) and query is None:
+        raise needed(
+            "The query",
+            f"the OpenDP chain has {name} from {chain.atom} to {atom}, which changes the values that are summed",
+            "Give query= with the noisewise query of the same statistic, whose noise will be OpenDP's.",
+        )
+    return atom or chain.atom
+
+
+def _within(before: tuple[float, float] | None, after: tuple[float, float] | None) -> tuple[float, float] | None:
+    """The interval that two clamps after each other leave."""
+    if before is None or after is None:
+        return after or before
+    lower, upper = (min(max(end, after[0]), after[1]) for end in before)
+    return lower, upper
 
 
 def _asked(chain: _Chain, column: str, query: Query | None) -> tuple[Query, float]:
