@@ -12,6 +12,7 @@ from noisewise.models.logistic_regression import LogisticRegression
 from noisewise.models.lognormal_regression import LognormalRegression
 from noisewise.models.naive_bayes import NaiveBayes
 from noisewise.models.normal import Normal
+from noisewise.models.numpyro import from_numpyro
 from noisewise.models.poisson import Poisson
 from noisewise.models.priors import InverseGamma, InverseWishart, NormalPrior
 from noisewise.models.small_area import FayHerriot
@@ -39,4 +40,5 @@ __all__ = [
     "Transform",
     "UnknownSize",
     "exponential_form",
+    "from_numpyro",
 ]
