@@ -33,7 +33,7 @@ from noisewise.engines.counts_moments import given_total, over_totals, over_wind
 from noisewise.engines.counts_reports import by_reports, reported
 from noisewise.engines.counts_samplers import Dirichlets, Published, TableSampler, Totals, WindowSampler, splits_of
 from noisewise.engines.counts_tables import solve_chain
-from noisewise.engines.counts_windows import Window, cut, laws, moments, remainder, solve
+from noisewise.engines.counts_windows import Window, cut, moments, remainder, solve
 from noisewise.models.base import Model
 from noisewise.models.bernoulli import Bernoulli
 from noisewise.models.categorical import Categorical
@@ -161,7 +161,7 @@ def _multinomial(model: Bernoulli | Categorical, release: Release, cells: Cells,
         others = np.array([k for k in range(size) if k != last])
         sums = solve(cells, others, n, remainder(cells, last, n))
         counted = np.empty((size, 2))
-        counted[others] = [moments(law) for law in laws(sums.chain, sums.message)]
+        counted[others] = [moments(law) for law in sums.laws]
         left = n - sums.law.first - sums.law.mass.size + 1
         counted[last] = moments(Window(left, sums.law.mass[::-1]))
         mean, sd = given_total(counted[:, 0], counted[:, 1], cells.weights, n)

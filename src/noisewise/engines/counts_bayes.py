@@ -11,6 +11,7 @@ summed by whole tables, many by windows; the moments of the windowed sums come f
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import jax
@@ -23,14 +24,20 @@ from noisewise.engines.counts_moments import given_total, over_totals, over_wind
 from noisewise.engines.counts_samplers import Dirichlets, NestedSampler, Published, TableSampler, Totals, splits_of
 from noisewise.engines.counts_tables import marginals, solve_chain
 from noisewise.engines.counts_windows import (
+    BISECTIONS,
     CUT_OFF,
     FALLS,
+    STEEPEST,
     Chain,
+    Tilted,
     Weighted,
     Window,
     chain_of,
+    cut,
+    cut_short,
     laws,
     log_factors,
+    modes,
     moments,
     weigh,
     windows_of,
@@ -144,8 +151,11 @@ def by_windows(model: NaiveBayes, release: Release, cells: Cells, where: list[np
     """The posterior by windows, as wide as it takes."""
     measured = np.any([layer.slope != 0 for layer in cells.layers], axis=0)
     features = [k for k in range(1, len(where)) if np.any(measured[where[k]])]
-    for fall in FALLS:
-        solved = _solve(cells, where, n, features, measured, fall)
+    tilts = [dict.fromkeys(itertools.product(features, range(model.classes)), 0.0)]
+    for fall, at in itertools.product(FALLS, range(2)):
+        if at == len(tilts):
+            tilts.append(_balance(cells, where, n, features))
+        solved = _solve(cells, where, n, fall, tilts[at])
         found = None if solved is None else _moments(cells, where, features, solved, n, fall)
         if solved is not None and found is not None:
             break
@@ -182,17 +192,55 @@ def by_windows(model: NaiveBayes, release: Release, cells: Cells, where: list[np
     )
 
 
+def _balance(cells: Cells, where: list[np.ndarray], n: int, features: list[int]) -> dict[tuple[int, int], float]:
+    """Tilts that put the sum of the modes of each chain where its class's total is roughly expected, by feature and class."""
+    classes = where[0].size
+    precision, value = np.zeros(cells.weights.size), np.zeros(cells.weights.size)
+    for layer in cells.layers:
+        share = (layer.slope / layer.noise.scale) ** 2
+        precision += share
+        value += share * layer.target / np.where(layer.slope == 0, 1.0, layer.slope)
+    # totals of the classes by their priors, what was released of them, and each feature's row where all of it was
+    prior = n * (1 + n / (classes * float(cells.weights[0]) + 1)) / classes
+    total_precision = 1 / prior + precision[where[0]]
+    total = n / classes / prior + value[where[0]]
+    for k in features:
+        known = np.all(precision[where[k]] > 0, axis=1)
+        part = np.where(precision[where[k]] > 0, precision[where[k]], 1.0)
+        row = known / np.sum(1 / part, axis=1)
+        total_precision += row
+        total += row * np.sum(np.maximum(value[where[k]] / part, 0.0), axis=1)
+    spread = 1 / total_precision
+    expected = np.maximum(total * spread + spread / spread.sum() * (n - np.sum(total * spread)), 0.0)
+    expected *= n / max(expected.sum(), 1e-300)
+    rows = [(k, i) for k in features for i in range(classes)]
+    members = [where[k][i] for k, i in rows]
+    begin = np.cumsum([0, *(member.size for member in members)])[:-1]
+    low, high = np.full(len(rows), -STEEPEST), np.full(len(rows), STEEPEST)
+    for _ in range(BISECTIONS):
+        middle = 0.5 * (low + high)
+        tilt = np.repeat(np.sinh(middle), [member.size for member in members])
+        sums = np.add.reduceat(modes(Tilted(cells, tilt[:, None]), np.concatenate(members), n), begin)
+        many = sums > np.tile(expected, len(features))
+        low, high = np.where(many, middle, low), np.where(many, high, middle)
+    return dict(zip(rows, np.sinh(0.5 * (low + high)).tolist(), strict=True))
+
+
 def _solve(
-    cells: Cells, where: list[np.ndarray], n: int, features: list[int], measured: np.ndarray, fall: float
+    cells: Cells,
+    where: list[np.ndarray],
+    n: int,
+    fall: float,
+    tilts: dict[tuple[int, int], float],
 ) -> _Solved | None:
     classes = where[0].size
-    chains = {(k, i): windows_of(cells, where[k][i], n, fall) for k in features for i in range(classes)}
+    chains = {(k, i): windows_of(Tilted(cells, tilt), where[k][i], n, fall) for (k, i), tilt in tilts.items()}
     windows, heights = [], []
     for i in range(classes):
         ends = [
             (chain.total.first, chain.total.first + chain.total.mass.size) for (_, j), chain in chains.items() if j == i
         ]
-        if measured[where[0][i]] or not ends:
+        if not ends:
             alone = windows_of(cells, where[0][i : i + 1], n, fall).total
             ends.append((alone.first, alone.first + alone.mass.size))
         begin, end = max(low for low, _ in ends), min(n + 1, *(high for _, high in ends))
@@ -200,18 +248,20 @@ def _solve(
             return None
         counts = np.arange(begin, end)
         height = log_factors(cells, int(where[0][i]), counts)
-        for k in features:
-            chain = chains[k, i]
-            at = counts - chain.total.first
-            with np.errstate(divide="ignore"):
-                height = height + chain.log_mass + np.log(chain.total.mass[at])
-            height = height - log_rising(counts, cells.weights[where[k][i]].sum())
+        for (k, j), chain in chains.items():
+            if i == j:
+                at = counts - chain.total.first
+                with np.errstate(divide="ignore"):
+                    height = height + chain.log_mass + np.log(chain.total.mass[at]) + tilts[k, i] * counts
+                height = height - log_rising(counts, cells.weights[where[k][i]].sum())
         if not np.isfinite(np.max(height)):
             return None
         windows.append(counts)
         heights.append(height)
     last = int(np.argmax([counts.size for counts in windows])) if classes > 2 else 0
-    scaled, log_mass = [], 0.0
+    tilt = _tilt_of(windows, heights, n)
+    heights = [height - tilt * counts for height, counts in zip(heights, windows, strict=True)]
+    scaled, log_mass = [], tilt * n
     for i in range(classes):
         if i != last:
             highest = float(np.max(heights[i]))
@@ -224,14 +274,27 @@ def _solve(
         inside = (at >= 0) & (at < windows[last].size)
         return np.where(inside, heights[last][np.clip(at, 0, windows[last].size - 1).astype(int)], -np.inf)
 
-    top = weigh(chain_of(scaled, log_mass, fall), log_rest, fall)
+    top = weigh(chain_of(scaled, log_mass, fall), log_rest, n, fall)
     if top is None or not top.trusted:
         return None
-    found = laws(top.chain, Window(top.message.first, top.message.mass))
     begin = n - top.law.first - top.law.mass.size + 1
-    found.insert(last, Window(begin, top.law.mass[::-1]))
+    found = top.laws.copy()
+    found.insert(last, cut(Window(begin, top.law.mass[::-1]), int(windows[last][0]), windows[last].size))
+    if cut_short(found[last], n):
+        return None
     log_marginal = top.log_total - float(log_rising(n, cells.weights[where[0]].sum())) + float(cells.log_size(n))
     return _Solved(chains, top, last, found, log_marginal)
+
+
+def _tilt_of(windows: list[np.ndarray], heights: list[np.ndarray], n: int) -> float:
+    """The tilt of the classes' factors that makes their modes add up to n."""
+    low, high = -STEEPEST, STEEPEST
+    for _ in range(BISECTIONS):
+        middle = 0.5 * (low + high)
+        tilt = np.sinh(middle)
+        total = sum(int(c[np.argmax(h - tilt * c)]) for c, h in zip(windows, heights, strict=True))
+        low, high = (middle, high) if total > n else (low, middle)
+    return float(np.sinh(0.5 * (low + high)))
 
 
 def _moments(
@@ -256,9 +319,11 @@ def _moments(
             widest = max(window.mass.size for window in [*chain.windows, *chain.prefix])
             if 2 * (len(chain.windows) + 1) * widest * np.exp(-fall) * np.max(message.mass) > CUT_OFF:
                 return None
+            if any(cut_short(some, n) for some in laws(chain, message)):
+                return None
             rows.append(over_windows(chain, message, weights[i]))
             # the probabilities of a row add up to one, unless rounding or a cut has taken its share
-            if abs(np.sum(rows[-1][0]) - 1) > _BALANCE:
+            if not abs(np.sum(rows[-1][0]) - 1) <= _BALANCE:
                 return None
         known.append((np.stack([mean for mean, _ in rows]), np.stack([sd for _, sd in rows])))
     return known

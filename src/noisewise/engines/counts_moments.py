@@ -16,8 +16,10 @@ def given_total(
     """Mean and sd from the moments of counts that have a fixed total."""
     whole = total + weights.sum()
     centre = (mean + weights) / whole
+    # one minus a centre near one would have lost the digits of the spread
+    others = np.stack([np.delete(centre, j, axis=-1).sum(axis=-1) for j in range(weights.size)], axis=-1)
     # E p(1-p) under the Dirichlet, plus the variance of the conditional mean
-    spread = (centre * (1 - centre) - variance / whole**2) / (whole + 1) + variance / whole**2
+    spread = (centre * others - variance / whole**2) / (whole + 1) + variance / whole**2
     return centre, np.sqrt(spread)
 
 
@@ -35,7 +37,8 @@ def over_totals(
 
 def over_windows(chain: Chain, message: Window, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The same from a chain of windows; the weight B of the total is scaled so that ``sum P B = 1``."""
-    whole = message.counts + weights.sum()
+    # totals without weight may be no number of records at all
+    whole = np.where(message.mass > 0, message.counts + weights.sum(), 1.0)
     first, second = (
         messages(chain, Window(message.first, message.mass / divisor)) for divisor in (whole, whole * (whole + 1))
     )

@@ -33,6 +33,8 @@ _ROUNDING = 1e-10
 _DIRECT = 2**26
 _WIDEST = 2**22
 _BLOCKS = 256
+STEEPEST = 40.0
+BISECTIONS = 60
 
 LogWeight = Callable[[np.ndarray], np.ndarray]
 
@@ -67,11 +69,15 @@ class Chain:
 
 @dataclass(frozen=True)
 class Weighted:
-    """A chain whose total has a weight: the law of the total, ``B(t)`` over its largest value, and the log sum over all."""
+    """A chain whose total has a weight: the law of the total, ``B(t)`` over its largest value, and the log sum over all.
+
+    ``laws`` are those of the counts of the cells; ``trusted`` says that windows cut nothing off that matters.
+    """
 
     chain: Chain
     law: Window
     message: Window
+    laws: list[Window]
     log_total: float
     trusted: bool
 
@@ -102,8 +108,10 @@ def chain_of(windows: Sequence[Window], log_mass: float, fall: float) -> Chain:
     return Chain(list(windows), prefix, log_mass)
 
 
-def weigh(chain: Chain, log_weight: LogWeight, fall: float, everywhere: np.ndarray | None = None) -> Weighted | None:
-    """The chain with a weight of its total; None where no total that the windows hold is possible.
+def weigh(
+    chain: Chain, log_weight: LogWeight, n: int, fall: float, everywhere: np.ndarray | None = None
+) -> Weighted | None:
+    """The chain with a weight of its total, at most n; None where no total that the windows hold is possible.
 
     A weight that is not unimodal may be largest where the windows do not look: ``everywhere`` holds all totals then.
     """
@@ -120,23 +128,83 @@ def weigh(chain: Chain, log_weight: LogWeight, fall: float, everywhere: np.ndarr
         return None
     widest = max(window.mass.size for window in [*chain.windows, *chain.prefix])
     lost = 2 * (len(chain.windows) + 1) * widest * np.exp(min(highest - top, 600.0) - fall)
+    law, weight = Window(total.first, mass / share), Window(total.first, message)
+    found = laws(chain, weight)
     trusted = bool(lost <= CUT_OFF * share and total.noise * float(np.sum(message)) <= _ROUNDING * share)
-    law = Window(total.first, mass / share)
-    return Weighted(chain, law, Window(total.first, message), chain.log_mass + top + float(np.log(share)), trusted)
+    trusted = trusted and not any(cut_short(some, n) for some in [law, *found])
+    return Weighted(chain, law, weight, found, chain.log_mass + top + float(np.log(share)), trusted)
+
+
+def cut_short(law: Window, n: int) -> bool:
+    """Whether the law of a count in 0..n has mass at an end of its window, which a narrow law can have in one step."""
+    below = law.first > 0 and law.mass[0] > CUT_OFF
+    return bool(below or (law.first + law.mass.size <= n and law.mass[-1] > CUT_OFF))
 
 
 def solve(
     factors: Factors, cells: np.ndarray, n: int, log_weight: LogWeight, everywhere: np.ndarray | None = None
 ) -> Weighted:
-    """The sums over the counts of some cells, with windows as wide as it takes."""
+    """The sums over the counts of some cells, with windows as wide as it takes, and tilted where that helps."""
+    tilts = [0.0]
+    too_wide: Unsupported | None = None
     for fall in FALLS:
-        found = weigh(windows_of(factors, cells, n, fall), log_weight, fall, everywhere)
-        if found is not None and found.trusted:
-            return found
-    raise ValueError(
+        for at in range(2):
+            if at == len(tilts):
+                tilts.append(balance(factors, cells, n, log_weight))
+            try:
+                chain = windows_of(Tilted(factors, tilts[at]), cells, n, fall)
+            except Unsupported as reason:
+                too_wide = reason
+                continue
+            found = weigh(chain, _tilted(log_weight, tilts[at]), n, fall, everywhere)
+            if found is not None and found.trusted:
+                return found
+    raise too_wide or ValueError(
         "The released counts contradict each other, or the number of records, by so many times the noise that no count "
         "explains them. Check the values, the noise scales and n."
     )
+
+
+def _tilted(log_weight: LogWeight, tilt: float) -> LogWeight:
+    return lambda total: log_weight(total) + tilt * total
+
+
+@dataclass(frozen=True)
+class Tilted:
+    """Factors times ``exp(-tilt c)``: given the total the counts keep their law, and their modes move towards it.
+
+    A tilt for each cell of a chain has the axes (cell, 1).
+    """
+
+    factors: Factors
+    tilt: float | np.ndarray
+
+    @property
+    def weights(self) -> np.ndarray:
+        """The Dirichlet weights."""
+        return self.factors.weights
+
+    def log_likelihood(self, counts: np.ndarray, cells: np.ndarray) -> np.ndarray:
+        """The tilted log likelihood."""
+        return self.factors.log_likelihood(counts, cells) - self.tilt * counts
+
+    def log_factors(self, counts: np.ndarray, cells: np.ndarray) -> np.ndarray:
+        """The tilted log factors."""
+        return self.factors.log_factors(counts, cells) - self.tilt * counts
+
+
+def balance(factors: Factors, cells: np.ndarray, n: int, log_weight: LogWeight) -> float:
+    """The tilt that puts the sum of the modes where the weight of the total falls as fast as the factors rise."""
+    low, high = -STEEPEST, STEEPEST
+    for _ in range(BISECTIONS):
+        middle = 0.5 * (low + high)
+        tilt = float(np.sinh(middle))
+        total = float(np.sum(modes(Tilted(factors, tilt), cells, n)))
+        now, after = log_weight(np.array([total, total + 1]))
+        # no weight at all: too many (the weight ends at n), or too few
+        falling = total > n if now == -np.inf else after == -np.inf or after - now + tilt < 0
+        low, high = (middle, high) if falling else (low, middle)
+    return float(np.sinh(0.5 * (low + high)))
 
 
 def log_factors(factors: Factors, cell: int, counts: np.ndarray) -> np.ndarray:
@@ -159,20 +227,31 @@ def remainder(factors: Factors, cell: int, n: int) -> LogWeight:
     return log_weight
 
 
-def _edges(factors: Factors, cells: np.ndarray, n: int, fall: float) -> tuple[np.ndarray, np.ndarray]:
-    """The windows' ends, by bisection on a concave function: the log factor, or its likelihood for weights below 1."""
+def _height(factors: Factors, cells: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """A concave function of one count a cell: the log factor, or its likelihood for weights below 1."""
     weights = factors.weights[cells]
+    likelihood = factors.log_likelihood(counts[:, None], cells)[:, 0]
+    return likelihood + np.where(weights >= 1, log_rising(counts, weights), 0.0)
 
-    def height(counts: np.ndarray) -> np.ndarray:
-        likelihood = factors.log_likelihood(counts[:, None], cells)[:, 0]
-        return likelihood + np.where(weights >= 1, log_rising(counts, weights), 0.0)
 
+def modes(factors: Factors, cells: np.ndarray, n: int) -> np.ndarray:
+    """Where the concave functions are largest, by bisection."""
     low, high = np.zeros(cells.size), np.full(cells.size, float(n))
     while np.any(low < high):
         middle = np.floor((low + high) / 2)
-        rising = height(middle + 1) > height(middle)
+        rising = _height(factors, cells, middle + 1) > _height(factors, cells, middle)
         low, high = np.where(rising & (low < high), middle + 1, low), np.where(rising, high, middle)
-    peak = low
+    return low
+
+
+def _edges(factors: Factors, cells: np.ndarray, n: int, fall: float) -> tuple[np.ndarray, np.ndarray]:
+    """The windows' ends, by bisection on either side of the mode: the first counts that are below the fall, or 0 and n."""
+    weights = factors.weights[cells]
+
+    def height(counts: np.ndarray) -> np.ndarray:
+        return _height(factors, cells, counts)
+
+    peak = modes(factors, cells, n)
     level = height(peak) - fall + np.where(weights >= 1, 0.0, np.minimum(log_rising(peak, weights), 0.0))
     ends = []
     for limit in (0.0, float(n)):
@@ -182,7 +261,7 @@ def _edges(factors: Factors, cells: np.ndarray, n: int, fall: float) -> tuple[np
             middle = np.trunc((inside + outside) / 2)
             keeps = height(middle) >= level
             inside, outside = np.where(keeps, middle, inside), np.where(keeps, outside, middle)
-        ends.append(np.where(whole, limit, inside))
+        ends.append(np.where(whole, limit, outside))
     return ends[0], ends[1]
 
 
@@ -190,7 +269,8 @@ def _convolve(first: Window, second: Window, fall: float) -> Window:
     """The law of the sum, without the ends that are below ``exp(-fall)`` of its largest mass."""
     mass, noise = _product(first, second.mass)
     kept = np.flatnonzero(mass > np.exp(-fall) * np.max(mass))
-    return Window(first.first + second.first + int(kept[0]), mass[kept[0] : kept[-1] + 1], noise)
+    begin, end = max(int(kept[0]) - 1, 0), int(kept[-1]) + 2
+    return Window(first.first + second.first + begin, mass[begin:end], noise)
 
 
 def _product(first: Window, second: np.ndarray) -> tuple[np.ndarray, float]:
