@@ -164,10 +164,10 @@ def test_wrong_use_is_refused_with_a_sentence():
     refuses("has shape", lambda: sample(TARGET, RECORDS, made, initvals={"theta": [0.0, 1.0]}))
     refuses("noise must be positive", lambda: Penalty(noise=-1.0))
     refuses("components must be", lambda: Penalty(components="some"))
-    refuses("at least 2 records", lambda: Barker(batch=1))
+    refuses("batch must be a whole number of at least 2", lambda: Barker(batch=1))
     refuses("cannot account for", lambda: plan(Barker(batch=100, proposal=0.1), budget(), n=N, accountant="tight"))
     refuses("symmetric positive definite", lambda: HMC(mass=[[1.0, 2.0], [2.0, 1.0]]))
-    refuses("jitter must lie", lambda: HMC(jitter=1.0))
+    refuses("jitter must be a number in", lambda: HMC(jitter=1.0))
     refuses(
         "has no normal mean", lambda: oneshot(targets.Circle(a=1.0), RECORDS, budget(), n=N, centre=[0, 0], radius=1.0)
     )

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import Literal
 
 import numpy as np
@@ -31,19 +32,26 @@ Conversion = Literal["thesis", "improved"]
 
 def checked_epsilon(epsilon: float) -> float:
     """Epsilon as a float; refuses what is not finite and positive."""
-    if not math.isfinite(epsilon) or epsilon <= 0:
+    if not isinstance(epsilon, Real) or not math.isfinite(epsilon) or epsilon <= 0:
         raise ValueError(f"epsilon must be finite and positive; got {epsilon!r}. Common choices lie between 0.1 and 6.")
     return float(epsilon)
 
 
 def checked_delta(delta: float) -> float:
     """Delta as a float; refuses zero, which Gaussian noise cannot give, and one, which promises nothing."""
-    if not 0 < delta < 1:
+    if not isinstance(delta, Real) or not 0 < delta < 1:
         raise ValueError(
             f"delta must lie strictly between 0 and 1; got {delta!r}. Gaussian noise never gives pure epsilon-DP: "
             "state a delta well below 1/n, such as 0.1/n."
         )
     return float(delta)
+
+
+def checked_whole(value: float, name: str, smallest: int = 1) -> int:
+    """A whole number of at least ``smallest`` as an int, whatever its type."""
+    if isinstance(value, bool) or not isinstance(value, Real) or value % 1 != 0 or value < smallest:
+        raise ValueError(f"{name} must be a whole number of at least {smallest}; got {value!r}.")
+    return int(value)
 
 
 def _checked_cost(value: float, name: str) -> float:
@@ -101,7 +109,7 @@ def max_mu(epsilon: float, delta: float) -> float:
     """
     epsilon, delta = checked_epsilon(epsilon), checked_delta(delta)
     low = zcdp_rho(epsilon, delta)
-    high = 2 * low
+    high = max(2 * low, 1e-300)
     while gaussian_delta(epsilon, high) <= delta:
         high *= 2
     root = float(brentq(lambda mu: gaussian_delta(epsilon, mu) - delta, low, high, xtol=1e-300, rtol=1e-14))
@@ -243,7 +251,7 @@ def rdp_delta(
     exponent = (a - 1) * (cost - epsilon)
     if conversion == "improved":
         exponent = exponent + (a - 1) * np.log1p(-1 / a) - np.log(a)
-    return min(1.0, float(np.exp(np.min(exponent))))
+    return math.exp(min(0.0, float(np.min(exponent))))
 
 
 def _checked_conversion(conversion: str) -> None:

@@ -27,11 +27,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from noisewise.private.accounting import checked_whole
 from noisewise.private.clipping import clip_ratios, clipped_ratio, square_bits
 from noisewise.private.ledger import BarkerStep, Step
 from noisewise.private.mechanism import noisy_real
-from noisewise.private.minibatch import Batched, checked_batch
-from noisewise.private.penalty import State, known, propose, setting
+from noisewise.private.minibatch import Batched
+from noisewise.private.penalty import State, for_each, known, propose, setting
 from noisewise.private.records import draw_batch
 from noisewise.private.target import Target
 from noisewise.typing import Key
@@ -53,7 +54,7 @@ class Barker(eqx.Module):
     batch: int = eqx.field(static=True)
 
     def __init__(self, *, batch: int, proposal: Any = None) -> None:
-        self.batch, self.proposal = checked_batch(batch), setting(proposal, "proposal")
+        self.batch, self.proposal = checked_whole(batch, "batch", 2), setting(proposal, "proposal", vector=True)
 
     @property
     def name(self) -> str:
@@ -75,7 +76,7 @@ class Barker(eqx.Module):
 
     def ready(self, target: Target, n: int) -> Barker:
         """The sampler with every setting in place for this target, or a sentence."""
-        return Barker(batch=self.batch, proposal=jnp.broadcast_to(known(self.proposal, "proposal"), (target.size,)))
+        return Barker(batch=self.batch, proposal=for_each(known(self.proposal, "proposal"), target.size, "proposal"))
 
     def init(self, theta: Float[Array, " d"]) -> State:
         return State(theta, jnp.ones_like(theta))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Literal, NoReturn
 
 from noisewise.private.accounting import checked_delta, checked_epsilon
 from noisewise.private.ledger import AccountantName, Step, choose, spent_delta, spent_epsilon
@@ -12,11 +14,13 @@ from noisewise.private.ledger import AccountantName, Step, choose, spent_delta, 
 Neighbours = Literal["replace_one", "add_remove_one"]
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Budget:
     """An (epsilon, delta) promise about one data set, spent once.
 
     Everything released about the same records must be charged to the same object. A plan is charged BEFORE its run touches a
-    record, so a run that is interrupted has spent its share.
+    record, so a run that is interrupted has spent its share. The object cannot be changed, copied or pickled, and is spent only in
+    the process that made it: two ledgers of one promise would spend it twice.
 
     >>> budget = Budget(epsilon=4.0, delta=1e-6)
     >>> budget.spent_epsilon()
@@ -26,19 +30,30 @@ class Budget:
     samplers of this room guarantee.
     """
 
-    def __init__(self, epsilon: float, delta: float, *, neighbours: Neighbours = "replace_one") -> None:
-        self.epsilon = checked_epsilon(epsilon)
-        self.delta = checked_delta(delta)
-        if neighbours not in ("replace_one", "add_remove_one"):
-            raise ValueError(f"neighbours must be 'replace_one' or 'add_remove_one'; got {neighbours!r}.")
-        if neighbours == "add_remove_one":
+    epsilon: float
+    delta: float
+    _: KW_ONLY
+    neighbours: Neighbours = "replace_one"
+    _ledger: list[Step] = field(init=False, default_factory=list)
+    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
+    _process: int = field(init=False, default_factory=os.getpid)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", checked_epsilon(self.epsilon))
+        object.__setattr__(self, "delta", checked_delta(self.delta))
+        if self.neighbours not in ("replace_one", "add_remove_one"):
+            raise ValueError(f"neighbours must be 'replace_one' or 'add_remove_one'; got {self.neighbours!r}.")
+        if self.neighbours == "add_remove_one":
             raise ValueError(
                 "the private samplers protect under neighbours='replace_one': n is public and in the scale of their noise. "
                 "An add_remove_one promise needs a release with a noisy count: use nw.publish."
             )
-        self.neighbours: Neighbours = neighbours
-        self._ledger: list[Step] = []
-        self._lock = threading.Lock()
+
+    def __reduce__(self) -> NoReturn:
+        raise ValueError(
+            "a budget cannot be copied or pickled: two ledgers of one promise would spend it twice. Pass the object itself, or state a "
+            "new budget for other records."
+        )
 
     @property
     def ledger(self) -> tuple[Step, ...]:
@@ -60,6 +75,11 @@ class Budget:
 
     def spend(self, steps: Sequence[Step], accountant: AccountantName = "auto") -> None:
         """Add the steps to the ledger, or refuse them all."""
+        if os.getpid() != self._process:
+            raise ValueError(
+                "this budget was made in another process, which would not see what is spent here. Spend it there, or share the promise "
+                "out beforehand as budgets of their own."
+            )
         with self._lock:
             if not self.allows(steps, accountant):
                 raise ValueError(

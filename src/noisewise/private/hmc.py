@@ -31,10 +31,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from noisewise.private.accounting import checked_whole
 from noisewise.private.clipping import clip_gradients, clipped_gradient, unit_bits
 from noisewise.private.ledger import GaussianStep, Step
 from noisewise.private.mechanism import noisy
-from noisewise.private.penalty import Summable, clip_or_lipschitz, known, penalised, private_ratio, setting
+from noisewise.private.penalty import Summable, clip_or_lipschitz, for_each, known, penalised, private_ratio, setting
 from noisewise.private.target import Target
 from noisewise.typing import Key, Records
 
@@ -108,13 +109,11 @@ class HMC(eqx.Module):
         mass: Any = 1.0,
         jitter: Any = 0.0,
     ) -> None:
-        if leapfrog != int(leapfrog) or leapfrog < 1:
-            raise ValueError(f"leapfrog must be a whole number of at least 1; got {leapfrog!r}.")
-        if not isinstance(jitter, jax.core.Tracer) and not np.all((np.asarray(jitter) >= 0) & (np.asarray(jitter) < 1)):
-            raise ValueError(f"jitter must lie in [0, 1); got {jitter!r}.")
+        if not isinstance(jitter, jax.core.Tracer) and not (np.ndim(jitter) == 0 and 0 <= jitter < 1):
+            raise ValueError(f"jitter must be a number in [0, 1); got {jitter!r}.")
         self.noise, self.gradient_noise = setting(noise, "noise"), setting(gradient_noise, "gradient_noise")
         self.clip, self.gradient_clip = setting(clip, "clip"), setting(gradient_clip, "gradient_clip")
-        self.step_size, self.leapfrog = setting(step, "step"), int(leapfrog)
+        self.step_size, self.leapfrog = setting(step, "step"), checked_whole(leapfrog, "leapfrog")
         self.mass, self.jitter = checked_mass(mass), jnp.asarray(jitter, dtype=float)
         self.split = split_mass(self.mass)
 
@@ -137,7 +136,9 @@ class HMC(eqx.Module):
     def ready(self, target: Target, n: int) -> HMC:
         """The sampler with every setting in place for this target, or a sentence."""
         known(self.noise, "noise"), known(self.gradient_noise, "gradient_noise"), known(self.step_size, "step")
-        mass = self.mass if self.mass.ndim == 2 else jnp.broadcast_to(self.mass, (target.size,))
+        if self.mass.ndim == 2 and self.mass.shape != (target.size, target.size):
+            raise ValueError(f"mass has shape {self.mass.shape} and the target {target.size} parameters.")
+        mass = self.mass if self.mass.ndim == 2 else for_each(self.mass, target.size, "mass")
         return self._with(
             clip=clip_or_lipschitz(self.clip, target),
             gradient_clip=clip_or_lipschitz(self.gradient_clip, target, "gradient_clip"),

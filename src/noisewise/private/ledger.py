@@ -235,9 +235,9 @@ def affordable(
     high = 2
     while fits(high):
         high *= 2
-        if high > 2**60:
+        if high > (2**24 if name.startswith("pld") else 2**60):  # past this a privacy-loss grid would fill the memory
             raise ValueError(
-                "these steps cost nothing that can be counted: their noise is far too large for their use."
+                f"more than {high // 2} iterations fit: less noise would serve you better. State the number of iterations to run."
             )
     low = high // 2
     while high - low > 1:

@@ -162,7 +162,7 @@ def pld_compose(*parts: tuple[Any, int]) -> Any:
 
 def pld_delta(pld: Any, *, epsilon: float, count: int = 1) -> float:
     """An upper bound on delta at ``epsilon`` after ``count`` releases of this distribution. Sampling and neighbours: the distribution's."""
-    return float(pld_compose((pld, count)).get_delta_for_epsilon(epsilon))
+    return min(1.0, float(pld_compose((pld, count)).get_delta_for_epsilon(epsilon)))
 
 
 def pld_epsilon(pld: Any, *, delta: float, count: int = 1) -> float:

@@ -26,6 +26,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from noisewise.private.accounting import checked_whole
 from noisewise.private.clipping import clip_ratios, clipped_ratio, square_bits
 from noisewise.private.ledger import BatchGaussianStep, Step
 from noisewise.private.mechanism import noisy_real, power_of_two
@@ -33,6 +34,7 @@ from noisewise.private.penalty import (
     Components,
     State,
     clip_or_lipschitz,
+    for_each,
     known,
     penalised,
     propose,
@@ -50,13 +52,6 @@ class Batched(Protocol):
     @property
     def n(self) -> int: ...
     def take(self, rows: Int[Array, " b"]) -> Records: ...
-
-
-def checked_batch(batch: int) -> int:
-    """A batch size of at least two records."""
-    if batch != int(batch) or batch < 2:
-        raise ValueError(f"batch must be a whole number of at least 2 records; got {batch!r}.")
-    return int(batch)
 
 
 class MinibatchPenalty(eqx.Module):
@@ -78,8 +73,8 @@ class MinibatchPenalty(eqx.Module):
         if components not in ("all", "one", "guided"):
             raise ValueError(f"components must be 'all', 'one' or 'guided'; got {components!r}.")
         self.noise, self.clip = setting(noise, "noise"), setting(clip, "clip")
-        self.proposal, self.components = setting(proposal, "proposal"), components
-        self.batch = checked_batch(batch)
+        self.proposal, self.components = setting(proposal, "proposal", vector=True), components
+        self.batch = checked_whole(batch, "batch", 2)
 
     @property
     def name(self) -> str:
@@ -99,7 +94,7 @@ class MinibatchPenalty(eqx.Module):
     def ready(self, target: Target, n: int) -> MinibatchPenalty:
         """The sampler with every setting in place for this target, or a sentence."""
         clip = clip_or_lipschitz(self.clip, target)
-        proposal = jnp.broadcast_to(known(self.proposal, "proposal"), (target.size,))
+        proposal = for_each(known(self.proposal, "proposal"), target.size, "proposal")
         return MinibatchPenalty(
             known(self.noise, "noise"), batch=self.batch, clip=clip, proposal=proposal, components=self.components
         )

@@ -46,14 +46,25 @@ class Summable(Protocol):
     def total(self, function: Summand) -> Any: ...
 
 
-def setting(value: Any, name: str) -> Array | None:
-    """A sampler's setting: None, or positive and finite."""
+def setting(value: Any, name: str, *, vector: bool = False) -> Array | None:
+    """A sampler's setting: None, or a positive finite number (``vector``: or one for each component)."""
     if value is None or isinstance(value, jax.core.Tracer):
         return value
     number = np.asarray(value, dtype=float)
     if number.size == 0 or not np.all(np.isfinite(number)) or np.any(number <= 0):
         raise ValueError(f"{name} must be positive and finite; got {value!r}.")
+    if number.ndim > vector:
+        raise ValueError(f"{name} must be one number{', or one for each component' if vector else ''}; got {value!r}.")
     return jnp.asarray(number)
+
+
+def for_each(value: Array, size: int, name: str) -> Float[Array, " d"]:
+    """A setting as one number for each component."""
+    if value.ndim and value.shape != (size,):
+        raise ValueError(
+            f"{name} has {value.shape[0]} numbers and the target {size} parameters: give one, or one for each."
+        )
+    return jnp.broadcast_to(value, (size,))
 
 
 def known(value: Array | None, name: str) -> Array:
@@ -96,7 +107,7 @@ class Penalty(eqx.Module):
         if components not in ("all", "one", "guided"):
             raise ValueError(f"components must be 'all', 'one' or 'guided'; got {components!r}.")
         self.noise, self.clip = setting(noise, "noise"), setting(clip, "clip")
-        self.proposal, self.components = setting(proposal, "proposal"), components
+        self.proposal, self.components = setting(proposal, "proposal", vector=True), components
 
     @property
     def name(self) -> str:
@@ -113,7 +124,7 @@ class Penalty(eqx.Module):
     def ready(self, target: Target, n: int) -> Penalty:
         """The sampler with every setting in place for this target, or a sentence."""
         clip = clip_or_lipschitz(self.clip, target)
-        proposal = jnp.broadcast_to(known(self.proposal, "proposal"), (target.size,))
+        proposal = for_each(known(self.proposal, "proposal"), target.size, "proposal")
         return Penalty(known(self.noise, "noise"), clip=clip, proposal=proposal, components=self.components)
 
     def init(self, theta: Float[Array, " d"]) -> State:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from jaxtyping import Array, Float
 
+from noisewise.private.accounting import checked_whole
 from noisewise.private.budget import Budget
 from noisewise.private.ledger import (
     AccountantName,
@@ -99,15 +100,19 @@ def plan(
     >>> round(float(plan(Penalty(clip=2.0, proposal=0.01), budget, n=100_000, iterations=702).method.noise), 4)
     0.1
     """
+    if not (hasattr(method, "steps") and isinstance(budget, Budget)):
+        raise ValueError(f"plan takes a sampler, such as Penalty(...), and a Budget; got {method!r} and {budget!r}.")
     n = checked_n(n)
-    if iterations is not None and (iterations != int(iterations) or iterations < 1):
-        raise ValueError(f"iterations must be a whole number of at least 1; got {iterations!r}.")
+    if iterations is not None:
+        iterations = checked_whole(iterations, "iterations")
     if method.noise is None:
         if iterations is None:
             raise ValueError("the sampler has no noise and the plan no iterations: give one, and the other is found.")
         method = with_least_noise(method, budget, n, iterations, accountant)
     once = method.steps(n)
     name = choose([*budget.ledger, *once], accountant)
+    if iterations is not None and budget.allows(repeated(once, iterations), name):
+        return Plan(method, budget, n, iterations, name)
     most = affordable(once, epsilon=budget.epsilon, delta=budget.delta, before=budget.ledger, accountant=name)
     if most == 0:
         one = spent_epsilon(once, budget.delta, name)
@@ -115,12 +120,12 @@ def plan(
             f"the budget allows no iteration: a single one costs epsilon = {one:.4g} at delta = {budget.delta:g}, and of "
             f"{budget.epsilon:g} there was spent {budget.spent_epsilon():.4g}. Add noise, lower the batch, or state a larger budget."
         )
-    if iterations is not None and iterations > most:
+    if iterations is not None:
         raise ValueError(
             f"{iterations} iterations do not fit the budget, which allows {most}. Leave out the noise, and the plan finds the noise that "
             "affords them."
         )
-    return Plan(method, budget, n, iterations or most, name)
+    return Plan(method, budget, n, most, name)
 
 
 def checked_n(n: int | None) -> int:
@@ -129,9 +134,7 @@ def checked_n(n: int | None) -> int:
         raise ValueError(
             "the number of records was not stated: give n=..., a public number. It is in the scale of the noise, so it cannot be secret."
         )
-    if n != int(n) or n < 1:
-        raise ValueError(f"n must be a whole number of at least 1; got {n!r}.")
-    return int(n)
+    return checked_whole(n, "n")
 
 
 def with_least_noise(method: Method, budget: Budget, n: int, iterations: int, accountant: AccountantName) -> Any:

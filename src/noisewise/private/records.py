@@ -8,7 +8,7 @@ streamed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
+from noisewise.private.accounting import checked_whole
 from noisewise.typing import Key, Records
 
 BLOCK = 8192
@@ -84,12 +85,20 @@ class Stream(eqx.Module):
     source: _Source = eqx.field(static=True)
 
     def __init__(self, columns: Mapping[str, np.ndarray], *, block: int = 65_536) -> None:
-        self.source = _Source(_checked(columns), block)
+        self.source = _Source(_checked(columns), checked_whole(block, "block"))
 
     @property
     def n(self) -> int:
         """The number of records."""
         return self.source.n
+
+    def blocks(self) -> Iterator[dict[str, np.ndarray]]:
+        """The records, a block at a time."""
+        for start in range(0, self.n, self.source.block):
+            yield {
+                name: np.asarray(column[start : start + self.source.block], dtype=float)
+                for name, column in self.source.columns.items()
+            }
 
     def total(self, function: Summand) -> Any:
         """The sum over all records of ``function(records)``, one block in memory at a time."""
@@ -148,10 +157,7 @@ def make_table(
         return records
     columns = {name: np.asarray(column, dtype=float) for name, column in _checked(records).items()}
     for name, column in columns.items():
-        if not np.all(np.isfinite(column)):
-            raise ValueError(
-                f"the column {name!r} holds NaN or infinite values. Decide what they mean before sampling."
-            )
+        checked_finite(column, name)
     n = _length(columns)
     if devices is not None:
         mesh = jax.sharding.Mesh(np.asarray(devices), ("records",))
@@ -161,6 +167,13 @@ def make_table(
     if n > 2 * block:
         return Table({name: jnp.asarray(_pad(column, block)) for name, column in columns.items()}, n, block)
     return Table({name: jnp.asarray(column) for name, column in columns.items()}, n, n)
+
+
+def checked_finite(column: np.ndarray, name: str) -> np.ndarray:
+    """The column, if every number in it is finite."""
+    if not np.all(np.isfinite(column)):
+        raise ValueError(f"the column {name!r} holds NaN or infinite values. Decide what they mean before sampling.")
+    return column
 
 
 def _pad(column: np.ndarray, multiple: int) -> np.ndarray:

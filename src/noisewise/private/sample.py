@@ -20,11 +20,12 @@ import xarray as xr
 from jaxtyping import Array, Float, Int, UInt32
 
 import noisewise
+from noisewise.private.accounting import checked_whole
 from noisewise.private.barker import Barker
 from noisewise.private.ledger import describe
 from noisewise.private.minibatch import MinibatchPenalty
 from noisewise.private.plan import Method, Plan
-from noisewise.private.records import Stream, Table, make_table
+from noisewise.private.records import Stream, Table, checked_finite, make_table
 from noisewise.private.target import Target, as_target
 
 CHUNK = 256
@@ -51,8 +52,9 @@ def sample(
     ``devices`` spreads the records over JAX devices; a :class:`~noisewise.private.Stream` reads them from disk. Returns
     a DataTree with groups ``posterior`` and ``sample_stats`` and, as root attributes, the guarantee.
 
-    The programme is compiled first, so that a target that does not fit its records costs nothing; then the budget is charged,
-    then the first record is read: an interrupted run has spent its share.
+    The records are checked and the programme is compiled first, so that a target that does not fit its records costs nothing (what
+    such a check says is for the data holder alone); then the budget is charged, then the first record enters a sum: an interrupted run
+    has spent its share.
 
     >>> import numpy as np
     >>> import noisewise as nw
@@ -105,8 +107,7 @@ def rehearse(
 
 def per_chain(plan: Plan, chains: int) -> int:
     """The iterations of one chain, or a sentence where there is none."""
-    if chains != int(chains) or chains < 1:
-        raise ValueError(f"chains must be a whole number of at least 1; got {chains!r}.")
+    chains = checked_whole(chains, "chains")
     if plan.iterations < chains:
         raise ValueError(
             f"{chains} chains share {plan.iterations} iterations, less than one each: run fewer chains, or more noise."
@@ -118,6 +119,11 @@ def matched_table(
     target: Target, records: Mapping[str, Any] | Stream | Table, n: int, devices: Sequence[Any] | None
 ) -> Table | Stream:
     """The table of the columns the target reads, with the number of records the plan stated."""
+    if not isinstance(records, Table | Stream) and not hasattr(records, "keys"):
+        raise ValueError(
+            f"the records must be columns by name, a dict of arrays or a Stream of them; got {type(records).__name__}. The target reads "
+            f"{list(target.columns)}."
+        )
     if isinstance(records, Table):
         names = set(records.columns)
     else:
@@ -125,6 +131,9 @@ def matched_table(
     missing = set(target.columns) - names
     if missing:
         raise ValueError(f"the records lack the columns {sorted(missing)} of the target; they have {sorted(names)}.")
+    if isinstance(records, Stream):
+        for part in records.blocks():
+            target.check({name: checked_finite(part[name], name) for name in target.columns})
     if isinstance(records, Stream | Table):
         table = make_table(records, devices=devices)
     else:
@@ -155,8 +164,10 @@ def starting_points(target: Target, initvals: Mapping[str, Any] | None, chains: 
     densities = jax.vmap(target.log_prior)(points)
     if densities.shape != (chains,):
         raise ValueError(f"log_prior(theta) must return one number; got shape {densities.shape[1:]}.")
-    if not bool(jnp.all(jnp.isfinite(densities))):
-        raise ValueError("a starting point has no finite prior density; choose initvals inside the prior's support.")
+    if not bool(jnp.all(jnp.isfinite(densities))) or not bool(jnp.all(jnp.isfinite(points))):
+        raise ValueError(
+            "a starting point is not finite or has no finite prior density; choose initvals inside the prior's support."
+        )
     return points
 
 
@@ -273,6 +284,11 @@ def labelled(name: str, value: Any) -> tuple[tuple[str, ...], np.ndarray]:
 
 def honesty(target: Target, plan: Plan) -> dict[str, Any]:
     """Whether the draws' invariant law is the posterior itself, and why (or why not)."""
+    if float(target.temper) != 1:
+        return {
+            "noisewise_exact": 0,
+            "noisewise_reason": f"the likelihood is tempered, to the power {float(target.temper):g}",
+        }
     if isinstance(plan.method, MinibatchPenalty | Barker):
         return {"noisewise_exact": 0, "noisewise_reason": "the error of a batch is taken to be normal"}
     clip, bound = getattr(plan.method, "clip", None), target.lipschitz

@@ -33,6 +33,15 @@ def as_float(value: Any) -> Array:
     return jnp.asarray(value, dtype=float)
 
 
+def positive(value: Any, name: str) -> Array:
+    """A hyperparameter that is positive and finite, every entry of it."""
+    if not isinstance(value, jax.core.Tracer):
+        number = np.asarray(value, dtype=float)
+        if not np.all(np.isfinite(number) & (number > 0)):
+            raise ValueError(f"{name} must be positive and finite; got {value!r}.")
+    return as_float(value)
+
+
 def project(x: Float[Array, "n d"], weights: Float[Array, " d"]) -> Float[Array, " n"]:
     """``x @ weights``, as one fused loop when there are few columns."""
     if x.shape[-1] > _UNROLL:
@@ -175,11 +184,11 @@ def from_functions(
     [1.0, 3.0]
     """
     start = {name: as_float(initial[name]) for name in sorted(initial)}
-    known = None if lipschitz is None else as_float(lipschitz)
+    known = None if lipschitz is None else positive(lipschitz, "lipschitz")
     return Functions(
         initial_theta=start,
         known_lipschitz=known,
-        temper=as_float(temper),
+        temper=positive(temper, "temper"),
         log_likelihood=log_likelihood,
         log_prior_of=log_prior,
         column_names=tuple(columns),
@@ -188,6 +197,8 @@ def from_functions(
 
 class FromModel(Target):
     """A library model as a target: its own likelihood, tempered if asked for, and its prior on the unconstrained scale.
+
+    The likelihood is given one record at a time, so that a model of your own cannot let a record see the others.
 
     >>> import noisewise as nw
     >>> FromModel(nw.models.Bernoulli(a=2, b=3), temper=0.5).columns
@@ -198,7 +209,12 @@ class FromModel(Target):
     temper: Float[Array, ""]
 
     def __init__(self, model: Model, *, temper: Any = 1.0) -> None:
-        self.model, self.temper = model, as_float(temper)
+        if not (model.has_log_likelihood and model.has_log_prior):
+            raise ValueError(
+                f"{type(model).__name__} has no log_likelihood or no log_prior of its own, and a private sampler needs both: give them to "
+                "the model."
+            )
+        self.model, self.temper = model, positive(temper, "temper")
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -213,8 +229,13 @@ class FromModel(Target):
 
     def log_likelihoods(self, theta: Float[Array, " d"], records: Records) -> Float[Array, " n"]:
         kinds = self._kinds()
-        typed = {name: column.astype(kinds[name]) for name, column in records.items()}
-        return self.model.log_likelihood(self.model.constrain(theta), typed)
+        named = self.model.constrain(theta)
+
+        def one(record: Records) -> Array:
+            alone = {name: value[None].astype(kinds[name]) for name, value in record.items()}
+            return number(self.model.log_likelihood(named, alone), "log_likelihood")
+
+        return jax.vmap(one)(records)
 
     def check(self, columns: Mapping[str, np.ndarray]) -> None:
         for name, kind in self._kinds().items():

@@ -15,7 +15,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from noisewise.private.target import FromModel, Functions, Target, as_float, as_target, from_functions, project
+from noisewise.private.accounting import checked_whole
+from noisewise.private.target import (
+    FromModel,
+    Functions,
+    Target,
+    as_float,
+    as_target,
+    from_functions,
+    positive,
+    project,
+)
 from noisewise.typing import Key, Records, Theta
 
 __all__ = [
@@ -56,8 +66,13 @@ class Gaussian(Target):
     temper: Float[Array, ""]
 
     def __init__(self, *, covariance: Any, prior_variance: Any, temper: Any = 1.0) -> None:
+        if not isinstance(covariance, jax.core.Tracer):
+            matrix = np.asarray(covariance, dtype=float)
+            square = matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1] and np.allclose(matrix, matrix.T)
+            if not square or not np.all(np.linalg.eigvalsh(matrix) > 0):
+                raise ValueError(f"covariance must be a symmetric positive definite matrix; got {covariance!r}.")
         self.precision = jnp.linalg.inv(as_float(covariance))
-        self.prior_variance, self.temper = as_float(prior_variance), as_float(temper)
+        self.prior_variance, self.temper = positive(prior_variance, "prior_variance"), positive(temper, "temper")
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -115,8 +130,12 @@ class Banana(Target):
         self, *, a: Any, variances: Any, prior_variance: Any, b: Any = 0.0, m: Any = 0.0, temper: Any = 1.0
     ) -> None:
         self.a, self.b, self.m = as_float(a), as_float(b), as_float(m)
-        self.precision = 1 / as_float(variances)
-        self.prior_variance, self.temper = as_float(prior_variance), as_float(temper)
+        self.precision = 1 / positive(variances, "variances")
+        if self.precision.ndim != 1 or self.precision.shape[0] < 2:
+            raise ValueError(
+                f"variances must be a list of at least two numbers, one for each component; got {variances!r}."
+            )
+        self.prior_variance, self.temper = positive(prior_variance, "prior_variance"), positive(temper, "temper")
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -173,7 +192,7 @@ class Circle(Target):
     temper: Float[Array, ""]
 
     def __init__(self, *, a: Any, temper: Any = 1.0) -> None:
-        self.a, self.temper = as_float(a), as_float(temper)
+        self.a, self.temper = positive(a, "a"), positive(temper, "temper")
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -228,8 +247,9 @@ class LogisticRegression(Target):
     predictors: int = eqx.field(static=True)
 
     def __init__(self, *, predictors: int, prior_sd: Any, bound: Any = None, temper: Any = 1.0) -> None:
-        self.predictors, self.prior_sd, self.temper = predictors, as_float(prior_sd), as_float(temper)
-        self.bound = None if bound is None else as_float(bound)
+        self.predictors, self.prior_sd = checked_whole(predictors, "predictors"), positive(prior_sd, "prior_sd")
+        self.bound = None if bound is None else positive(bound, "bound")
+        self.temper = positive(temper, "temper")
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -246,6 +266,8 @@ class LogisticRegression(Target):
     def check(self, columns: Mapping[str, np.ndarray]) -> None:
         check_shape(columns, "x", self.predictors)
         check_shape(columns, "y")
+        if not np.all(np.isin(columns["y"], (0, 1))):
+            raise ValueError("the column 'y' must hold zeros and ones; recode it first.")
 
     def log_prior(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
         return -0.5 * jnp.sum((theta / self.prior_sd) ** 2)
@@ -295,10 +317,11 @@ class PoissonRegression(Target):
         predictor_bound: Any = None,
         temper: Any = 1.0,
     ) -> None:
-        self.predictors, self.prior_sd, self.temper = predictors, as_float(prior_sd), as_float(temper)
-        self.bound = None if bound is None else as_float(bound)
-        self.largest = None if largest is None else as_float(largest)
-        self.predictor_bound = None if predictor_bound is None else as_float(predictor_bound)
+        self.predictors, self.prior_sd = checked_whole(predictors, "predictors"), positive(prior_sd, "prior_sd")
+        self.bound = None if bound is None else positive(bound, "bound")
+        self.temper = positive(temper, "temper")
+        self.largest = None if largest is None else positive(largest, "largest")
+        self.predictor_bound = None if predictor_bound is None else positive(predictor_bound, "predictor_bound")
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -317,6 +340,8 @@ class PoissonRegression(Target):
     def check(self, columns: Mapping[str, np.ndarray]) -> None:
         check_shape(columns, "x", self.predictors)
         check_shape(columns, "y")
+        if np.any(columns["y"] < 0) or np.any(columns["y"] != np.rint(columns["y"])):
+            raise ValueError("the column 'y' must hold counts: whole numbers, not negative.")
 
     def log_prior(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
         return -0.5 * jnp.sum((theta / self.prior_sd) ** 2)
