@@ -2,6 +2,8 @@
 
 import warnings
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
@@ -39,6 +41,8 @@ def sample(release=None, **settings):
         ({"random_seed": -1}, "random_seed must be a whole number from 0"),
         ({"random_seed": 1.5}, "random_seed must be a whole number from 0"),
         ({"random_seed": True}, "random_seed must be a whole number from 0"),
+        ({"checkpoint": 3}, "checkpoint must be the name of a file, or None; got 3"),
+        ({"initvals": [0.5]}, r"initvals must say values by parameter.*got \[0.5\]"),
         ({"method": "guess"}, "method must be one of .*; got 'guess'"),
     ],
 )
@@ -59,9 +63,60 @@ def test_a_pair_that_does_not_fit_gets_its_sentence():
     with pytest.raises(ValueError, match=r"reads the columns .*, which the model does not describe"):
         nw.sample(nw.models.Bernoulli(1, 1, column="z"), release_of())
     query = nw.queries.Moments({"x": nw.Column(0, 1)}, [{"x": 1}, {}])
+    for wrong in (-1, 1.5, True):
+        with pytest.raises(ValueError, match="random_seed must be a whole number from 0"):
+            nw.naive(MODEL, release_of(), random_seed=wrong)
     unsized = nw.Release([nw.Measurement(query, nw.noise.Laplace(1.0), [4.3, 6.2])])
     with pytest.raises(ValueError, match="number of records is unknown"):
         sample(unsized)
+
+
+def coded(levels):
+    counts = nw.queries.Counts({"x": levels}, [("x",)])
+    return nw.Release([nw.Measurement(counts, nw.noise.Laplace(2.0), [np.full(levels, 60.0 / levels)])], n=60)
+
+
+def integer_sum(**unused):
+    clamped = nw.queries.Moments({"x": nw.Column(0, 10), **unused}, [{"x": 1}])
+    return nw.Release([nw.Measurement(clamped, nw.noise.DiscreteLaplace(20.0), [300])], n=100)
+
+
+def tossed(theta, u):
+    return {"x": jnp.where(u < theta["p"], 1.0, 0.0), "z": u}
+
+
+TOSSED = nw.models.Custom(
+    sample_prior=lambda key: {"p": jax.random.uniform(key)},
+    innovations=lambda key, n: jax.random.uniform(key, (n,)),
+    transform=tossed,
+    update=lambda key, theta, records: {"p": jax.random.beta(key, 1 + jnp.sum(records["x"]), 2.0)},
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "release", "sentence"),
+    [
+        (nw.models.Categorical([1, 1, 1]), coded(2), "counts 'x' at 2 levels, but the model gives it 3; give both"),
+        (nw.models.Bernoulli(), coded(3), "counts 'x' at 3 levels, but the model gives it 2"),
+        (nw.models.Normal(), coded(2), "counts the codes of 'x', but the Normal model's 'x' is not a code"),
+        (
+            nw.models.Exponential(2, 1),
+            integer_sum(),
+            "DiscreteLaplace noise on a sum of 'x' is for integers, but the Exponen",
+        ),
+    ],
+)
+def test_codes_and_integer_noise_need_a_model_that_makes_them(model, release, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        nw.explain(model, release)
+    with pytest.raises(ValueError, match=sentence):
+        nw.naive(model, release)
+
+
+def test_codes_of_floating_point_numbers_and_columns_that_no_term_uses_are_no_mistake():
+    for release in (coded(2), integer_sum(z=nw.Column(0, 1))):
+        assert nw.explain(TOSSED, release).engine.name == "augmentation"
+    assert nw.explain(nw.models.Poisson(2, 1), release_of()).engine.exact
 
 
 @pytest.mark.parametrize(
@@ -69,6 +124,7 @@ def test_a_pair_that_does_not_fit_gets_its_sentence():
     [
         ({"q": 0.5}, r"initvals names 'q', but the model's parameters are \['p'\]"),
         ({"p": [0.5, 0.5]}, r"initvals\['p'\] must be finite with shape \(\), or \(3,\)"),
+        ({"p": "half"}, r"initvals\['p'\] must be made of numbers; got 'half'"),
         ({"p": np.nan}, r"initvals\['p'\] must be finite"),
     ],
 )

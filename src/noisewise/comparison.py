@@ -16,7 +16,7 @@ from noisewise.models.base import Model
 from noisewise.models.words import expression, formulas
 from noisewise.release.document import Release
 from noisewise.result import ESS_PER_CHAIN, build_tree
-from noisewise.run import Settings, fresh_seed, run_sampler
+from noisewise.run import Settings, check_seed, run_sampler
 from noisewise.typing import Key, Theta
 
 if TYPE_CHECKING:
@@ -50,13 +50,13 @@ def naive(
     'the sum of x, 112, is impossible for 100 records; taken as 100'
     """
     settings = Settings(draws=draws, tune=0, chains=chains, progressbar=False)
+    seed = check_seed(random_seed)
     check_pair(model, release)
     engine = Naive()
     support = engine.supports(model, release)
     if not support.ok:
         raise ValueError(f"There is no naive posterior of this model and release: {support.reason}.")
     use_compilation_cache()
-    seed = fresh_seed() if random_seed is None else random_seed
     adjustments = "; ".join(engine.read(model, release)[1])
     sampler = engine.build(model, release, jax.random.key(0))
     tree = build_tree(

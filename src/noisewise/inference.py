@@ -86,6 +86,10 @@ def sample(
     """
     use_compilation_cache()
     threading.Thread(target=_load_summaries, daemon=True).start()
+    if checkpoint is not None and not isinstance(checkpoint, str | Path):
+        raise ValueError(f"checkpoint must be the name of a file, or None; got {checkpoint!r}.")
+    if initvals is not None and not isinstance(initvals, Mapping):
+        raise ValueError(f"initvals must say values by parameter, as in {{'mean': 0.5}}; got {initvals!r}.")
     settings = Settings(
         draws,
         tune,
@@ -147,7 +151,13 @@ def _seed(random_seed: int | None, checkpoint: Path | None) -> int:
 
 
 def _plain(initvals: Mapping[str, Any] | None) -> dict[str, np.ndarray]:
-    return {name: np.asarray(value, dtype=float) for name, value in (initvals or {}).items()}
+    plain = {}
+    for name, value in (initvals or {}).items():
+        try:
+            plain[name] = np.asarray(value, dtype=float)
+        except (TypeError, ValueError):
+            raise ValueError(f"initvals[{name!r}] must be made of numbers; got {value!r}.") from None
+    return plain
 
 
 @eqx.filter_jit

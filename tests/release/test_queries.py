@@ -197,3 +197,12 @@ def test_queries_are_static_and_their_rows_trace_once():
     assert hash(regression(2)) == hash(regression(2))
     assert regression(2) == regression(2)
     assert not jax.tree.leaves([MOMENTS, COUNTS, UNIT])
+
+
+def test_a_code_outside_its_levels_counts_in_no_cell():
+    query = nw.queries.Counts({"a": 2, "b": 3}, tables=[("a", "b"), ("b",)])
+    rows = np.asarray(query.statistics({"a": jnp.asarray([1, 1, -1, 2]), "b": jnp.asarray([2, 3, 1, 0])}))
+    cells, margin = rows[:, :6].reshape(-1, 2, 3), rows[:, 6:]
+    assert [row.sum() for row in cells] == [1, 0, 0, 0]
+    assert cells[0, 1, 2] == 1
+    assert margin.tolist() == [[0, 0, 1], [0, 0, 0], [0, 1, 0], [1, 0, 0]]

@@ -6,9 +6,18 @@ import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
 from noisewise.engines.base import Engine, Support
 from noisewise.models.base import Model
 from noisewise.release.document import Release
+from noisewise.release.queries import Counts, Moments
+from noisewise.typing import Key
+
+_TRIALS = 16
 
 # in the order of preference: engines without Markov chains first; approximate engines are only ever named, never chosen
 _ENGINES = {
@@ -113,9 +122,11 @@ def _ask(name: str, model: Model, release: Release) -> Candidate:
 def check_pair(model: Model, release: Release) -> None:
     """Refuse a pair that has nothing to say to each other."""
     if not isinstance(model, Model):
-        raise ValueError(f"model must be a noisewise model, for example nw.models.Normal(...); got {model!r}.")
+        raise ValueError(f"model must be a noisewise model, for example nw.models.Normal(...); got {str(model)[:80]}.")
     if not isinstance(release, Release):
-        raise ValueError(f"release must be a nw.Release; got {release!r}. nw.Release.load(path) reads a document.")
+        raise ValueError(
+            f"release must be a nw.Release; got {str(release)[:80]}. nw.Release.load(path) reads a document."
+        )
     unknown = [name for name in release.columns if name not in model.columns]
     if unknown:
         raise ValueError(
@@ -124,3 +135,46 @@ def check_pair(model: Model, release: Release) -> None:
         )
     if not release.columns:
         raise ValueError("The release says nothing about the model: its measurements read no column of the records.")
+    _check_codes(model, release)
+
+
+def _check_codes(model: Model, release: Release) -> None:
+    """Refuse counts of what the model does not make codes of, and integer noise on sums of what are not integers."""
+    for measurement in release.measurements:
+        query, noise = measurement.query, measurement.noise
+        if isinstance(query, Counts):
+            why = f"The release counts the codes of {{name!r}}, but the {type(model).__name__} model's {{name!r}} is not a code"
+            needed = dict.fromkeys(name for table in query.tables for name in table)
+            for name, levels in query.levels:
+                known = model.level_counts.get(name, levels)
+                if known != levels and name in needed:
+                    raise ValueError(
+                        f"The release counts {name!r} at {levels} levels, but the model gives it {known}; "
+                        "give both the same number of levels."
+                    )
+        elif query is not None and noise is not None and noise.discrete and not query.integer:
+            why = (
+                f"{type(noise).__name__} noise on a sum of {{name!r}} is for integers, but the {type(model).__name__} model's "
+                "{name!r} is not an integer, so that it gives every release probability zero"
+            )
+            used = [name for term in query.terms for name, _ in term] if isinstance(query, Moments) else query.columns
+            needed = dict.fromkeys(used)
+        else:
+            continue
+        for name in needed:
+            if not makes_integers(model, name):
+                raise ValueError(f"{why.format(name=name)}. Take a model of integers, or correct the release.")
+
+
+def makes_integers(model: Model, name: str) -> bool:
+    """Whether the model's records have integers in this column: by their type, or else by simulating a few."""
+    if name in model.level_counts or not model.has_transform:
+        return True
+
+    def simulated(key: Key) -> Array:
+        return model.simulate(key, model.sample_prior(key), _TRIALS)[name]
+
+    if not jnp.issubdtype(jax.eval_shape(simulated, jax.random.key(0)).dtype, jnp.floating):
+        return True
+    values = np.asarray(simulated(jax.random.key(0)))
+    return bool(np.all(values == np.round(values)))

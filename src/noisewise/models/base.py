@@ -58,6 +58,11 @@ class Model(eqx.Module):
         """Innovations given theta and the records: ``transform(theta, inverse(theta, records, key)) == records``."""
 
     @property
+    def level_counts(self) -> dict[str, int]:
+        """The number of levels of the columns that hold codes 0, 1, ..., as far as the model fixes it."""
+        return {}
+
+    @property
     def conjugate(self) -> bool:
         """Whether :meth:`update` draws exactly and afresh from ``p(theta | x)``."""
         return True

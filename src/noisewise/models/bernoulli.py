@@ -40,6 +40,10 @@ class Bernoulli(Model):
         return (self.column,)
 
     @property
+    def level_counts(self) -> dict[str, int]:
+        return {self.column: 2}
+
+    @property
     def parameters(self) -> dict[str, Parameter]:
         return {"p": Parameter(support="unit")}
 

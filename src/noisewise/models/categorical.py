@@ -37,6 +37,10 @@ class Categorical(Model):
         return (self.column,)
 
     @property
+    def level_counts(self) -> dict[str, int]:
+        return {self.column: self.alpha.size}
+
+    @property
     def parameters(self) -> dict[str, Parameter]:
         return {"p": Parameter(self.alpha.shape, "simplex", ("level",))}
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
@@ -36,6 +37,10 @@ class NaiveBayes(Model):
 
     def __init__(self, classes: int, features: Sequence[int], *, prior: ArrayLike = 2.0, target: str = "y") -> None:
         self.classes = level_count(classes, "classes")
+        if not isinstance(features, Sequence | np.ndarray) or isinstance(features, str):
+            raise ValueError(
+                f"features must give the number of levels of each feature, as in [3, 3]; got {features!r}."
+            )
         self.features = tuple(level_count(size, f"features[{k}]") for k, size in enumerate(features))
         if not self.features:
             raise ValueError("features must give the number of levels of one or more features; got none.")
@@ -51,6 +56,10 @@ class NaiveBayes(Model):
     @property
     def _features(self) -> tuple[str, ...]:
         return tuple(f"x{k}" for k in range(1, len(self.features) + 1))
+
+    @property
+    def level_counts(self) -> dict[str, int]:
+        return dict(zip(self.columns, (self.classes, *self.features), strict=True))
 
     @property
     def parameters(self) -> dict[str, Parameter]:

@@ -62,6 +62,10 @@ class UnknownSize(Model):
         return self.model.columns
 
     @property
+    def level_counts(self) -> dict[str, int]:
+        return self.model.level_counts
+
+    @property
     def parameters(self) -> dict[str, Parameter]:
         return {**self.model.parameters, "n": Parameter()}
 

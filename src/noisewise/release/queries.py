@@ -46,10 +46,12 @@ class Counts(Query):
     tables: tuple[tuple[str, ...], ...] = eqx.field(static=True)
 
     def __init__(self, levels: Mapping[str, int], tables: Sequence[Sequence[str]]) -> None:
+        if not isinstance(levels, Mapping):
+            raise ValueError(f"levels must say how many levels each column has, as in {{'y': 2}}; got {levels!r}.")
         for name, count in levels.items():
             if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
                 raise ValueError(f"The number of levels of {name!r} must be a positive integer; got {count!r}.")
-        if isinstance(tables, str) or any(isinstance(table, str) for table in tables):
+        if not isinstance(tables, Sequence) or not all(isinstance(table, list | tuple) for table in tables):
             raise ValueError(f"tables must be a list of tuples of columns such as [('y', 'x1')]; got {tables!r}.")
         if not tables or not all(tables):
             raise ValueError(f"Counts needs at least one table, each with at least one column; got {tables!r}.")
@@ -94,7 +96,10 @@ class Counts(Query):
         for table, shape in zip(self.tables, self.shapes, strict=True):
             cell = jnp.zeros_like(records[table[0]], dtype=int)
             for name, count in zip(table, shape, strict=True):
-                cell = cell * count + records[name].astype(int)
+                code = records[name].astype(int)
+                # a code outside its levels belongs to no cell, and stays there
+                outside = (cell < 0) | (code < 0) | (code >= count)
+                cell = jnp.where(outside, -1, cell * count + code)
             rows.append((cell[..., None] == jnp.arange(math.prod(shape))).astype(float))
         return jnp.concatenate(rows, axis=-1)
 
