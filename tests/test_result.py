@@ -73,6 +73,8 @@ def test_a_proposal_outside_the_support_is_rejected_and_spoils_no_other(block: i
         ({"move": "ellipse"}, "move must be one of"),
         ({"theta_move": "gibbs"}, "theta_move must be one of"),
         ({"fraction": 2.0}, "fraction must lie in"),
+        ({"fraction": "all"}, "fraction must lie in"),
+        ({"interweave": "no"}, "interweave must be True or False"),
         ({"block": -3}, "block must be a whole number"),
         ({"moves": 0}, "moves must be a whole number"),
     ],

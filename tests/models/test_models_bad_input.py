@@ -27,6 +27,7 @@ BAD = {
     "inverse gamma scale must be positive": lambda: M.Normal(variance_prior=(1, 0)),
     "classes must be a whole number": lambda: M.NaiveBayes(2.5, [2]),
     r"features\[1\] must be a whole number of levels": lambda: M.NaiveBayes(2, [2, 1]),
+    "features must give the number of levels of each": lambda: M.NaiveBayes(2, 3),
     "features must give": lambda: M.NaiveBayes(2, []),
     "prior must be positive": lambda: M.NaiveBayes(2, [2], prior=0),
     "target must differ": lambda: M.NaiveBayes(2, [2], target="x1"),

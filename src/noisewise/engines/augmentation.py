@@ -213,6 +213,8 @@ class Augmentation(Engine):
     record_proposal: RecordProposal | None = None
 
     def __check_init__(self) -> None:
+        if not isinstance(self.interweave, bool):
+            raise ValueError(f"interweave must be True or False; got {self.interweave!r}.")
         for name, value, known in (
             ("move", self.move, get_args(Move)),
             ("theta_move", self.theta_move, (None, *get_args(ThetaMove))),
@@ -224,7 +226,7 @@ class Augmentation(Engine):
                 raise ValueError(
                     f"{name} must be a whole number of at least 1, or None to have it chosen; got {count!r}."
                 )
-        if self.fraction is not None and not 0 < self.fraction <= 1:
+        if self.fraction is not None and not (isinstance(self.fraction, int | float) and 0 < self.fraction <= 1):
             raise ValueError(f"fraction must lie in (0, 1], or be None to have it chosen; got {self.fraction!r}.")
 
     def supports(self, model: Model, release: Release) -> Support:

@@ -103,6 +103,8 @@ class Release(eqx.Module):
         neighbours: Neighbours = "replace_one",
         stated: Privacy | None = None,
     ) -> None:
+        if not isinstance(measurements, Measurement | Sequence):
+            raise ValueError(f"A Release is made of a list of Measurements; got {measurements!r}.")
         self.measurements = (measurements,) if isinstance(measurements, Measurement) else tuple(measurements)
         self.n = check_n(n)
         self.neighbours = check_neighbours(neighbours)

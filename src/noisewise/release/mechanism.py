@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 
 from noisewise.release.noise import Noise
 from noisewise.release.privacy import Privacy
-from noisewise.release.query import Neighbours, Query
+from noisewise.release.query import Neighbours, Query, as_numbers
 from noisewise.typing import Key, Records
 
 
@@ -76,7 +76,7 @@ class Mechanism(eqx.Module):
         """A released value as an array of the mechanism's shape, or a sentence on what is wrong with it."""
         if isinstance(value, jax.core.Tracer):
             return value
-        array = np.asarray(value, dtype=float)
+        array = as_numbers(value)
         if not np.all(np.isfinite(array)):
             raise ValueError(f"The released value must be finite; got {_offenders(array, ~np.isfinite(array))}.")
         return jnp.asarray(array)

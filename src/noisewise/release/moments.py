@@ -38,8 +38,10 @@ class Moments(Query):
     def __init__(
         self, columns: Mapping[str, Column], terms: Sequence[Mapping[str, int]], l1: float | None = None
     ) -> None:
-        if not columns:
-            raise ValueError("Moments needs at least one column with its bounds, as in {'x': Column(0, 1)}; got none.")
+        if not isinstance(columns, Mapping) or not columns:
+            raise ValueError(
+                f"Moments needs at least one column with its bounds, as in {{'x': Column(0, 1)}}; got {columns!r}."
+            )
         for name, column in columns.items():
             if not isinstance(column, Column):
                 raise ValueError(f"Column {name!r} must be a Column with public bounds; got {column!r}.")
@@ -200,6 +202,11 @@ def regression_moments(
     >>> query.sensitivity("l1")
     13.0
     """
+    for what, given in (("predictors", predictors), ("response", response)):
+        if not isinstance(given, Mapping):
+            raise ValueError(
+                f"The {what} of a regression are given with their bounds, as in {{'x': Column(0, 1)}}; got {given!r}."
+            )
     if len(response) != 1:
         raise ValueError(f"A regression has one response; got {tuple(response)}.")
     (target, target_column) = next(iter(response.items()))

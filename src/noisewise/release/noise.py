@@ -15,7 +15,7 @@ accuracy in both tails. The noise of a real release never comes from here: see :
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import equinox as eqx
 import jax
@@ -39,9 +39,13 @@ def positive_scale(scale: object, name: str = "scale") -> Array:
     """Check and convert a noise scale: finite and positive everywhere."""
     if isinstance(scale, jax.core.Tracer):
         return jnp.asarray(scale, dtype=float)
-    if isinstance(scale, (str, bytes)) or scale is None:
-        raise ValueError(f"The noise {name} must be a number or an array of numbers; got {scale!r}.")
-    value = np.asarray(scale, dtype=float)
+    try:
+        value = np.asarray(scale)
+        if value.dtype.kind not in "iuf":
+            raise TypeError
+        value = value.astype(float)
+    except (TypeError, ValueError):
+        raise ValueError(f"The noise {name} must be a number or an array of numbers; got {scale!r}.") from None
     if value.size == 0 or not np.all(np.isfinite(value)) or np.any(value <= 0):
         raise ValueError(f"The noise {name} must be positive and finite; got {scale!r}. Give the published {name}.")
     return jnp.asarray(value)
@@ -125,15 +129,16 @@ class _ConcentratedCalibration(Noise):
         _check_integers(cls, query)
         if epsilon is not None and delta is not None:
             _check_budget("epsilon", epsilon)
-            if not 0 < delta < 1:
+            if not (isinstance(delta, int | float | np.number) and 0 < delta < 1):
                 raise ValueError(f"delta must lie strictly between 0 and 1; got {delta!r}.")
             rho = cls._rho(epsilon, delta)
         _check_budget("rho", rho)
         return cls(jnp.asarray(query.sensitivity("l2", neighbours) / np.sqrt(2 * np.asarray(rho))))
 
 
-def _check_budget(name: str, value: float | None) -> None:
-    if value is None or not (np.isfinite(value) and value > 0):
+def _check_budget(name: str, value: Any) -> None:
+    number = isinstance(value, int | float | np.number | np.ndarray | jax.Array) and not isinstance(value, bool)
+    if not (number and np.ndim(value) == 0 and np.isfinite(value) and value > 0):
         raise ValueError(f"{name} must be positive and finite; got {value!r}.")
 
 
@@ -216,7 +221,7 @@ class DiscreteLaplace(_PureCalibration):
     @classmethod
     def from_rho(cls, rho: float) -> DiscreteLaplace:
         """The law with mass proportional to ``(1 - rho)^|k|``, 0 < rho < 1 (Raim's parametrisation)."""
-        value = np.asarray(rho, dtype=float)
+        value = np.asarray(positive_scale(rho, "rho"))
         if np.any(value <= 0) or np.any(value >= 1) or not np.all(np.isfinite(value)):
             raise ValueError(f"rho must lie strictly between 0 and 1; got {rho!r}.")
         return cls(-1 / np.log1p(-value))

@@ -106,6 +106,12 @@ def publish(
 
 
 def _pair(query: Any, noise: Any) -> list[AdditiveNoise | RecordNoise]:
+    for room, given, kinds in (
+        ("nw.queries", query, (Query, RecordColumns, Sequence)),
+        ("nw.noise", noise, (Noise, RandomisedResponse, Mapping, Sequence)),
+    ):
+        if not isinstance(given, kinds) or isinstance(given, str):
+            raise ValueError(f"publish needs one of {room}, or a list of them; got {given!r}.")
     queries = [query] if isinstance(query, Query | RecordColumns) else list(query)
     noises = [noise] if isinstance(noise, Noise | RandomisedResponse | Mapping) else list(noise)
     if len(queries) != len(noises) or not queries:

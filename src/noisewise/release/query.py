@@ -48,6 +48,27 @@ def length(vector: np.ndarray, norm: Norm) -> float:
     return math.fsum(np.abs(vector)) if norm == "l1" else math.hypot(*np.atleast_1d(vector))
 
 
+def _bound(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"Column bounds must be numbers; got {value!r}. Give public bounds, lower and upper."
+        ) from None
+
+
+def _interval(ends: Any) -> tuple[float, float] | None:
+    if ends is None:
+        return None
+    try:
+        low, high = (float(end) for end in ends)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"rescale must be an increasing pair of numbers such as (-1, 1), or None; got {ends!r}."
+        ) from None
+    return low, high
+
+
 class Column(eqx.Module):
     """A numeric column with public clamping bounds; ``rescale=(-1, 1)`` maps the bounds affinely to that interval.
 
@@ -59,11 +80,9 @@ class Column(eqx.Module):
     (-1.0, 1.0)
     """
 
-    lower: float = eqx.field(static=True, converter=float)
-    upper: float = eqx.field(static=True, converter=float)
-    rescale: tuple[float, float] | None = eqx.field(
-        static=True, default=None, converter=lambda ends: None if ends is None else (float(ends[0]), float(ends[1]))
-    )
+    lower: float = eqx.field(static=True, converter=_bound)
+    upper: float = eqx.field(static=True, converter=_bound)
+    rescale: tuple[float, float] | None = eqx.field(static=True, default=None, converter=_interval)
     origin: str = eqx.field(static=True, default="public", kw_only=True)
 
     def __check_init__(self) -> None:
@@ -78,7 +97,11 @@ class Column(eqx.Module):
             raise ValueError(
                 f"rescale must be an increasing pair of finite numbers such as (-1, 1); got {self.rescale}."
             )
-        if not self.origin.strip() or self.origin.strip().lower() in {"data", "records", "confidential"}:
+        if (
+            not isinstance(self.origin, str)
+            or not self.origin.strip()
+            or self.origin.strip().lower() in {"data", "records", "confidential"}
+        ):
             raise ValueError(
                 f"origin must say in public terms where the bounds came from, such as 'public' or 'questionnaire'; got "
                 f"{self.origin!r}. Bounds taken from the records themselves break the guarantee: choose them without looking."
@@ -101,6 +124,17 @@ class Column(eqx.Module):
     def keeps_integers(self) -> bool:
         """Whether an integer stays an integer when clamped."""
         return self.rescale is None and self.lower.is_integer() and self.upper.is_integer()
+
+
+def as_numbers(value: Any) -> np.ndarray:
+    """A released value as an array of float64."""
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind not in "biuf":
+            raise TypeError
+        return array.astype(float)
+    except (TypeError, ValueError):
+        raise ValueError(f"The released value must be made of real numbers; got {str(value)[:80]!r}.") from None
 
 
 class Query(eqx.Module):
@@ -179,7 +213,7 @@ class Query(eqx.Module):
         """A published value as one vector."""
         if isinstance(value, jax.core.Tracer):
             return jnp.reshape(value, (self.size,))
-        vector = np.asarray(value, dtype=float)
+        vector = as_numbers(value)
         if vector.shape != (self.size,) and not (self.size == 1 and vector.shape == ()):
             raise ValueError(
                 f"The query releases {self.size} number(s) ({_some(self.labels)}), so its value has shape ({self.size},); "
