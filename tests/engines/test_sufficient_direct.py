@@ -1,4 +1,4 @@
-"""The quadrature scheme: the normal-Laplace density, the table, bimodal posteriors, and calibration with fixed bounds."""
+"""The quadrature scheme: the normal-Laplace density, the table, bimodal posteriors, and what is refused."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,6 @@ import noisewise as nw
 from noisewise.engines.sufficient import Sufficient
 from noisewise.engines.sufficient_direct import direct_sampler, log_normal_laplace, tabulate
 from noisewise.engines.sufficient_laws import observed, statistic_law
-from noisewise.studies.bernstein_sheldon import ks_distance, ranks_by_quadrature
 
 
 @pytest.mark.parametrize("sd", [1e-3, 1.0, 40.0])
@@ -88,13 +87,6 @@ def test_draws_have_the_quadrature_posterior_at_any_n(n, value):
         assert stats.kstest(rates, lambda x: np.interp(x, grid, wrong / wrong[-1])).statistic > 5 / np.sqrt(rates.size)
 
 
-def test_fixed_bounds_are_calibrated_over_a_thousand_trials():
-    ranks = ranks_by_quadrature(1000, 0.1, trials=1000, random_seed=1)
-    assert ks_distance(ranks) < 1.358 / np.sqrt(1000)
-    # the twin: ranks of another parameter are not uniform
-    assert ks_distance(ranks**1.3) > 1.358 / np.sqrt(1000)
-
-
 def test_nw_sample_takes_the_direct_scheme_and_says_it_is_approximate():
     query = nw.queries.Moments({"x": nw.Column(0, 1)}, [{"x": 1}])
     release = nw.Release([nw.Measurement(query, nw.noise.Gaussian(20.0), [311.0])], n=1000)
@@ -117,7 +109,17 @@ def test_the_engine_is_never_chosen_by_itself():
     assert any(c.engine.name == "sufficient" and c.support.ok for c in choice.candidates)
 
 
-@pytest.mark.parametrize("bad", [{"scheme": "quick"}, {"clt": "both"}, {"moves": -1}, {"moves": True}, {"tries": 0}])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"scheme": "quick"},
+        {"clt": "both"},
+        {"moves": -1},
+        {"moves": True},
+        {"tries": 0},
+        {"clt": "independent", "moves": 2},
+    ],
+)
 def test_bad_settings_are_refused(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
         Sufficient(**bad)

@@ -46,10 +46,10 @@ class Sufficient(Engine):
     """Noisy sufficient statistics (approximate: central limit theorem; cost independent of n).
 
     ``scheme`` is ``"gibbs"``, ``"direct"`` (one parameter, one released number) or ``"auto"``: direct where it applies. ``moves`` is the
-    number of random-walk moves of theta with the totals integrated out, in every step (``None``: two for one or two
-    parameters, six a parameter for more); 0 is the paper's algorithm. ``tries`` is how often impossible totals are drawn again
+    number of random-walk moves of theta with the totals integrated out, in every step (``None``: two for one
+    parameter, six a parameter for more); 0 is the paper's algorithm. ``tries`` is how often impossible totals are drawn again
     before the run is given up. ``clt="independent"`` is the paper's treatment of a truncated statistic, kept for comparison: it is
-    miscalibrated.
+    miscalibrated. It lives in the totals' draws alone, which the moves of theta would overrule, so that it is run without any.
 
     >>> import noisewise as nw
     >>> query = nw.queries.Counts(levels={"x": 2}, tables=[("x",)])
@@ -77,6 +77,11 @@ class Sufficient(Engine):
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}.")
+        if self.clt == "independent" and (self.moves or self.scheme == "direct"):
+            raise ValueError(
+                "clt='independent' is the paper's Algorithm 2, without moves of theta or a direct scheme, which would hide what it "
+                f"does; got moves={self.moves!r}, scheme={self.scheme!r}."
+            )
 
     def supports(self, model: Model, release: Release) -> Support:
         if release.n is None:
@@ -106,8 +111,8 @@ class Sufficient(Engine):
         moves = self.moves
         if moves is None:
             # a random walk's correlation time grows with the dimension
-            chosen = _FEWEST_MOVES if model.free_size <= 2 else min(6 * model.free_size, _MOST_MOVES)
-            moves = chosen if model.has_log_prior else 0
+            chosen = _FEWEST_MOVES if model.free_size == 1 else min(6 * model.free_size, _MOST_MOVES)
+            moves = chosen if model.has_log_prior and self.clt == "joint" else 0
         shown = None if quantiles(release) else release
         kernel = StatisticsKernel(model, law, value, noise, n, shown, moves, self.tries)
         climb_key, pilot_key = jax.random.split(key)
