@@ -45,12 +45,17 @@ class State(eqx.Module):
 
 
 def init(problem: NoisyRegression) -> State:
-    """A start: least squares on the released values, those below one taken as one. It is forgotten by the chain."""
-    log_response = jnp.log(jnp.maximum(problem.response, 1.0))
+    """A start: least squares on the responses; released ones below one are taken as one. It is forgotten by the chain.
+
+    Without noise on the response (Algorithm 4) the responses are the records themselves, and stay as they are.
+    """
+    exact = problem.response_scale is None
+    response = problem.response if exact else jnp.maximum(problem.response, 1.0)
+    log_response = jnp.log(response)
     beta = jnp.linalg.lstsq(problem.covariates, log_response)[0]
     residual = log_response - problem.covariates @ beta
     variance = (problem.rate + 0.5 * residual @ residual) / (problem.shape + 0.5 * residual.size)
-    return State(jnp.maximum(problem.response, 1.0), problem.covariates, beta, variance)
+    return State(response, problem.covariates, beta, variance)
 
 
 def step(key: Key, problem: NoisyRegression, state: State) -> State:

@@ -43,7 +43,7 @@ _SPARE_KNOTS = 32
 _CHUNK = 256
 _CHUNK_DRAWS = 2**20
 _Search = tuple[Array, Key, StepFunction, Array, Array]
-_Tries = tuple[Array, Key, Array, Array]
+_Tries = tuple[Array, Key, Array, Array, Array]
 
 
 def sample(
@@ -198,7 +198,8 @@ def draw_one(key: Key, target: Target, method: str, count: int, knots: int) -> t
     if method == "strips":
         return *draw_from_strips(key, target, build_strips(target, knots), count, ROUNDS), exact
     if method == "basic":
-        return *_basic(key, target, count, knots), exact
+        draws, attempts = basic_draws(key, target, count, knots)
+        return draws, attempts > 0, exact
     if method == "exact":
         closed = closed_form(target)
         if closed is not None:
@@ -246,8 +247,11 @@ def _exact(key: Key, target: Target, count: int, knots: int) -> tuple[Array, Arr
     return jnp.where(reached, draws, jnp.nan), reached
 
 
-def _basic(key: Key, target: Target, count: int, knots: int) -> tuple[Array, Array]:
-    """Bernstein polynomials for u on the grid k/knots, then rejection from the base, as published."""
+def basic_draws(key: Key, target: Target, count: int, knots: int) -> tuple[Array, Array]:
+    """Bernstein polynomials for u on the grid k/knots, then rejection from the base, as published; for one target.
+
+    Returns the draws, and how many candidates each took: 0 (and the draw NaN) if none of ``BASIC_ATTEMPTS`` lay in A_u.
+    """
     grid = jnp.arange(knots + 1)
     log_share = target.log_probability(jnp.log(grid / knots))
     first, second, third = jax.random.split(key, 3)
@@ -255,17 +259,24 @@ def _basic(key: Key, target: Target, count: int, knots: int) -> tuple[Array, Arr
     log_u = jnp.log(jax.random.beta(second, cell + 1.0, knots - cell + 1.0))
 
     def attempt(state: _Tries) -> _Tries:
-        tried, key, draws, done = state
+        tried, key, draws, attempts, done = state
         key, now = jax.random.split(key)
         uniforms = jax.random.uniform(now, (2, count), dtype=float)
         end = jnp.full((count,), jnp.inf)
         candidate = target.base.truncated((uniforms[0], uniforms[1]), -end, end)
         accepted = target.log_weight(candidate) > log_u
-        return tried + 1, key, jnp.where(done, draws, candidate), done | accepted
+        return (
+            tried + 1,
+            key,
+            jnp.where(done, draws, candidate),
+            jnp.where(accepted & ~done, tried + 1, attempts),
+            done | accepted,
+        )
 
     def again(state: _Tries) -> Array:
-        return (state[0] < BASIC_ATTEMPTS) & ~jnp.all(state[3])
+        return (state[0] < BASIC_ATTEMPTS) & ~jnp.all(state[4])
 
-    start = (jnp.asarray(0), third, jnp.zeros(count), jnp.zeros(count, dtype=bool))
-    _, _, draws, done = jax.lax.while_loop(again, attempt, start)
-    return jnp.where(done, draws, jnp.nan), done
+    none = jnp.zeros(count, dtype=int)
+    start = (jnp.asarray(0), third, jnp.zeros(count), none, jnp.zeros(count, dtype=bool))
+    _, _, draws, attempts, done = jax.lax.while_loop(again, attempt, start)
+    return jnp.where(done, draws, jnp.nan), attempts

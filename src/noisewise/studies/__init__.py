@@ -7,7 +7,7 @@ import importlib
 from noisewise.studies.base import Line, Study
 from noisewise.studies.runner import Outcome, run
 
-MODULES: tuple[str, ...] = ("bernstein_sheldon", "ju_loglinear", "ju_regression", "raisa")
+MODULES: tuple[str, ...] = ("bernstein_sheldon", "ju_loglinear", "ju_regression", "raim", "raisa")
 """The modules of this folder that hold studies, in the order of the list."""
 
 __all__ = ["Line", "Outcome", "Study", "catalogue", "get", "run"]
