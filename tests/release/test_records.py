@@ -135,3 +135,15 @@ def test_the_log_likelihood_of_a_table_leaves_missing_values_out_and_holds_publi
 def test_bad_tables_get_a_sentence(make, sentence):
     with pytest.raises(ValueError, match=sentence):
         make()
+
+
+def test_a_law_of_a_single_column_may_have_a_scale_for_each_record(tmp_path):
+    scales, query = np.array([0.1, 0.2, 0.7]), nw.queries.Records(("x",))
+    release = nw.Release([nw.Measurement(query, nw.noise.Laplace(scales), {"x": [1.0, 2.0, 3.0]})], n=3)
+    again = nw.Release.load(release.save(tmp_path / "one.json"))
+    for found in (release, again):
+        np.testing.assert_array_equal(found.measurements[0].mechanism.laws["x"].scale, scales)
+    total = release.measurements[0].mechanism.statistics({"x": np.zeros(3)}, release.measurements[0].value)
+    np.testing.assert_allclose(total[:, 0], stats.laplace.logpdf([1, 2, 3], scale=scales))
+    with pytest.raises(ValueError, match="Scales by record are given by column"):
+        nw.Measurement(query, nw.noise.Laplace(scales[:2]), {"x": [1.0, 2.0, 3.0]})

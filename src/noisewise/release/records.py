@@ -30,8 +30,9 @@ Law: TypeAlias = Noise | RandomisedResponse
 class RecordNoise(Mechanism):
     """Independent noise on columns of every record.
 
-    ``noise`` is one law for all of them, whose scale is one number, one a column, or one a cell; or a law for each column by
-    name, ``{"y": DiscreteLaplace(3.0), "x1": Laplace(scales)}``, whose scale is one number or one a record.
+    ``noise`` is one law for all of them, whose scale is one number, one a column, or one a cell (for a single column, one a
+    record); or a law for each column by name, ``{"y": DiscreteLaplace(3.0), "x1": Laplace(scales)}``, whose scale is one number
+    or one a record.
     """
 
     query: RecordColumns
@@ -51,7 +52,8 @@ class RecordNoise(Mechanism):
         for law in laws:
             if not isinstance(law, Noise | RandomisedResponse):
                 raise ValueError(f"The noise on records must be one of nw.noise; got {law!r}.")
-        self.query, self.noise = query, noise
+        self.query = query
+        self.noise = _by_record(noise) if isinstance(noise, Noise) and len(query.columns) == 1 else noise
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -104,7 +106,8 @@ class RecordNoise(Mechanism):
         if isinstance(self.noise, Noise) and not _fits(np.shape(self.noise.scale), shape):
             raise ValueError(
                 f"The noise scale must be one number, one a column or one a cell of the table {shape}; "
-                f"got shape {np.shape(self.noise.scale)}."
+                f"got shape {np.shape(self.noise.scale)}. Scales by record are given by column, "
+                f'{{"{self.query.columns[0]}": law}}.'
             )
         return table
 
@@ -154,6 +157,14 @@ def log_likelihood(law: Law, released: Array, exact: Array) -> Array:
     if isinstance(law, RandomisedResponse):
         return law.log_likelihood(released, exact)
     return law.log_prob(released - exact)
+
+
+def _by_record(law: Noise) -> Noise:
+    """The law of a table of one column: a list of scales is one a record."""
+    if np.ndim(law.scale) != 1 or np.size(law.scale) < 2:
+        return law
+    by_record: Noise = eqx.tree_at(lambda noise: noise.scale, law, law.scale[:, None])
+    return by_record
 
 
 def _of_column(law: Law, j: int) -> Law:
