@@ -1,11 +1,17 @@
 """Custom models: what is inferred, what is recovered, and what is refused."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from arviz_stats.base import array_stats
 from jax.scipy import stats as jstats
 from model_cases import M
+from scipy import stats
+
+import noisewise as nw
 
 PARTS = {
     "sample_prior": lambda key: {"scale": jnp.exp(jax.random.normal(key)), "centre": 2 * jax.random.normal(key, (2,))},
@@ -35,6 +41,36 @@ def test_names_shapes_and_columns_are_read_from_the_functions():
         True,
         True,
     )
+
+
+def test_three_functions_suffice():
+    def transform(theta, keys):
+        return {"x": jax.vmap(lambda key: jax.random.bernoulli(key, theta["p"]).astype(float))(keys)}
+
+    def update(key, theta, records):
+        ones, n = jnp.sum(records["x"]), records["x"].shape[0]
+        return {"p": jax.random.beta(key, 2.0 + ones, 1.0 + n - ones)}
+
+    model = M.Custom(
+        sample_prior=lambda key: {"p": jax.random.beta(key, 2.0, 1.0)},
+        transform=transform,
+        update=update,
+        support={"p": "unit"},
+    )
+    assert model.has_update
+    assert not model.has_inverse
+    query = nw.queries.Moments({"x": nw.Column(0, 1)}, [{"x": 1}])
+    release = nw.Release([nw.Measurement(query, nw.noise.Laplace(1.5), [5.0])], n=8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", nw.ConvergenceWarning)
+        tree = nw.sample(model, release, draws=4000, tune=300, random_seed=1, progressbar=False)
+    draws = tree.posterior["p"].values
+    ones = np.arange(9)
+    weight = stats.betabinom.pmf(ones, 8, 2, 1) * np.exp(-np.abs(5.0 - ones) / 1.5)
+    expected = float(np.sum(weight * (2 + ones) / 11) / np.sum(weight))
+    error = float(array_stats.mcse(draws, chain_axis=0, draw_axis=1, method="mean"))
+    assert abs(draws.mean() - expected) < 4 * error < 0.02
+    assert abs(draws.mean() - (2 + 5) / 11) > 6 * error  # the posterior of the released number taken as exact
 
 
 def test_innovations_of_an_affine_model_are_recovered():

@@ -24,8 +24,9 @@ class Custom(Model):
     """A law of the records written as JAX functions of a parameter dictionary ``theta``.
 
     - ``sample_prior(key) -> theta``, a dictionary of arrays: the parameters' names and shapes are read from it;
-    - ``innovations(key, n) -> u``, arrays with the records along the first axis, from a law free of theta;
     - ``transform(theta, u) -> records``, a dictionary of columns, each record made from its own innovations;
+    - ``innovations(key, n) -> u``, arrays with the records along the first axis, from a law free of theta; left out, u is a
+      key for each record, from which ``transform`` draws (by ``jax.vmap``), and there is no inverse;
     - ``update(key, theta, records) -> theta``, a draw from ``p(theta | records)``, and/or ``log_prior(theta)`` and
       ``log_likelihood(theta, records)``, one number for each record, from which an engine builds moves of its own;
     - ``inverse(theta, records, key) -> u``, if it is known. Without it the innovations are recovered where a record is an affine
@@ -34,7 +35,9 @@ class Custom(Model):
     - ``support``, the parameters that are not just real: ``{"rate": "positive"}``; also "unit", "simplex" (last axis) and
       "covariance".
 
-    The functions are traced once here, so that a wrong shape is refused by name before any sampling.
+    Three functions suffice, ``sample_prior``, ``transform`` and ``update``; innovations of real numbers, from which the records can be
+    traced back, and a ``log_prior`` make chains mix far better where the noise is wide. The functions are traced once here, so that a
+    wrong shape is refused by name before any sampling.
 
     >>> import jax, noisewise as nw
     >>> model = nw.models.Custom(
@@ -58,7 +61,7 @@ class Custom(Model):
         *,
         sample_prior: Callable[[Key], Theta],
         transform: Callable[[Theta, Innovations], Records],
-        innovations: Callable[[Key, int], Innovations],
+        innovations: Callable[[Key, int], Innovations] | None = None,
         update: Callable[[Key, Theta, Records], Theta] | None = None,
         log_prior: Callable[[Theta], Array] | None = None,
         log_likelihood: Callable[[Theta, Records], Array] | None = None,
@@ -70,7 +73,7 @@ class Custom(Model):
         given = {
             "sample_prior": sample_prior,
             "transform": transform,
-            "innovations": innovations,
+            "innovations": innovations or jax.random.split,
             "update": update,
             "log_prior": log_prior,
             "log_likelihood": log_likelihood,
@@ -83,7 +86,7 @@ class Custom(Model):
         theta, names = _trace("sample_prior", sample_prior, jax.random.key(0))
         _check_theta("sample_prior", theta)
         self.shapes = tuple(_declare(theta, names, dict(support or {})).items())
-        u, _ = _trace("innovations", lambda key: innovations(key, _RECORDS), jax.random.key(0))
+        u, _ = _trace("innovations", lambda key: self.innovations(key, _RECORDS), jax.random.key(0))
         _check_rows("innovations", u)
         records, self.names = _trace("transform", transform, theta, u)
         if not isinstance(records, dict) or not records:
