@@ -125,6 +125,31 @@ def test_a_composition_is_one_release_and_conversions_change_nothing():
     assert type(nw.Release.from_opendp(wrapped, 500.0).measurements[0].noise) is nw.noise.Gaussian
 
 
+def test_a_list_of_measurements_is_one_release_of_the_same_records():
+    made = [SIZED >> dp.t.then_sum() >> dp.m.then_laplace(scale) for scale in (40.0, 80.0)]
+    release = nw.Release.from_opendp(made, [500.0, 510.0])
+    assert [float(m.noise.scale) for m in release.measurements] == [40.0, 80.0]
+    for values in (500.0, [500.0]):
+        with pytest.raises(ValueError, match="released 2 values, one for each part; got 1"):
+            nw.Release.from_opendp(made, values)
+    with pytest.raises(ValueError, match="released 2 values, one for each part; got 1"):
+        nw.Release.from_opendp(dp.c.make_composition(made), 500.0)
+
+
+@pytest.mark.parametrize("noise", [dp.m.then_laplace(3.0), dp.m.then_geometric(3.0), dp.m.then_gaussian(3.0)])
+def test_unsigned_counts_were_moved_up_to_zero(noise):
+    made = INTEGERS >> dp.t.then_count(TO="u32") >> noise
+    draws = np.array([made([1]) for _ in range(400)])
+    mechanism = nw.Release.from_opendp(made, 0).measurements[0].mechanism
+    assert type(mechanism) is nw.mechanisms.CensoredNoise
+    at_zero = math.exp(float(mechanism.log_density(np.zeros(1), np.ones(1))))
+    steps = np.arange(-60, 0)
+    weights = np.exp(-(steps**2) / 18.0) if type(mechanism.noise) is nw.noise.DiscreteGaussian else np.exp(steps / 3.0)
+    expected = weights.sum() / (2 * weights.sum() + 1)  # one, and noise of at most minus one
+    assert at_zero == pytest.approx(expected, rel=1e-9)
+    assert abs(np.mean(draws == 0) - expected) < 4 * math.sqrt(expected * (1 - expected) / 400)
+
+
 def test_randomised_response_is_noise_on_every_record():
     made = dp.m.make_randomized_response(["no", "yes", "maybe"], 0.75)
     release = nw.Release.from_opendp(made, ["yes", "no", "no", "maybe"], ("smokes",))
@@ -152,7 +177,8 @@ def test_polars_summaries_give_one_measurement_for_each_released_column():
     summary, values = polars_table("whole")
     release = nw.Release.from_opendp(summary, values, bounds={"age": (0, 100), "spent": (0.0, 5.0)})
     assert release.names == ("len", "age", "spent")
-    assert float(release.privacy.loss) == pytest.approx(3 * (1 / 3), rel=1e-9)
+    assert float(release.privacy.loss) == pytest.approx(3 / 4, rel=1e-9)
+    assert release.columns == ("age", "spent")  # the count asks for no column of its own
     # the count is an unsigned integer: OpenDP moved it up to zero
     assert type(release.measurements[0].mechanism) is nw.mechanisms.CensoredNoise
     assert type(release.measurements[2].noise) is nw.noise.Laplace
@@ -163,6 +189,22 @@ def test_polars_summaries_give_one_measurement_for_each_released_column():
         again = nw.Release.from_opendp(kind(summary), kind(values), n=100).measurements[0]
         assert type(again.mechanism) is nw.mechanisms.CensoredNoise
         assert again.value.tolist() == counted.value.tolist()
+
+
+def test_polars_counts_by_two_keys_are_one_table_in_the_order_of_its_cells():
+    summary, values = polars_table("crossed")
+    counted = nw.Release.from_opendp(summary, values, n=100).measurements[0]
+    assert counted.query.levels == (("group", 2), ("sex", 2))
+    codes = {key: list(dict.fromkeys(values[key])) for key in ("group", "sex")}
+    for group, sex, count in values.iter_rows():
+        assert counted.value.reshape(2, 2)[codes["group"].index(group), codes["sex"].index(sex)] == count
+    with pytest.raises(ValueError, match=r"every combination of \['group', 'sex'\] once; 1 of 4 are not there"):
+        nw.Release.from_opendp(summary, values[:3], n=100)
+
+
+def test_polars_groups_that_passed_a_threshold_are_refused():
+    with pytest.raises(ValueError, match="groups whose noisy count was below it were left out"):
+        nw.Release.from_opendp(*polars_table("selected"), n=100)
 
 
 def test_polars_summaries_that_lack_something_are_refused():
@@ -178,6 +220,8 @@ def test_polars_summaries_that_lack_something_are_refused():
 
 
 WRONG_OPENDP = {
+    "ends with make_sum, which adds no noise": SIZED >> dp.t.then_sum(),
+    "ends with then_laplace, which adds no noise": dp.m.then_laplace(3.0),
     "is not JSON": "measurement",
     "names no constructor": "{}",
     "int does not remember how it was made": 3,

@@ -13,16 +13,16 @@ sum, mean or count, and one noise.
 | ``make_laplace``, ``make_gaussian``, ``make_noise`` on floats / on integers | the continuous law / the discrete law |
 | ``make_geometric`` (``bounds``: moved to the nearer end) | ``DiscreteLaplace`` (``CensoredNoise``) |
 | ``make_randomized_response``, ``..._bool`` | ``RandomisedResponse`` on every record |
-| ``make_composition`` | one measurement for each part |
+| ``make_composition``, or a list of measurements or queries | one measurement for each part |
 
-Float noise is exact noise on the lattice of multiples of ``2^k``; a lattice that is not far below the scale is refused.
+Unsigned integers (``u32``, ``u64``) hold no negative number: OpenDP moves the noisy value up to zero, which is a
+``CensoredNoise``. Float noise is exact noise on the lattice of multiples of ``2^k``; a lattice that is not far below the scale is refused.
 Tables whose size is part of the chain differ by replacing a record (two steps of the symmetric distance), all others by
 adding or removing one.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,28 +31,25 @@ import numpy as np
 
 from noisewise.release.document import Measurement, Release
 from noisewise.release.importers.known import count_query, measurement, needed, numbers, scaled, sum_query
-from noisewise.release.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace, Noise, RandomisedResponse
+from noisewise.release.importers.opendp_nodes import (
+    input_of,
+    metric_of,
+    node,
+    opened,
+    pair,
+    parts_of,
+    steps_of,
+    type_of,
+)
+from noisewise.release.importers.opendp_noise import check_noise, noise_of, responses
 from noisewise.release.privacy import Privacy, compose
 from noisewise.release.queries import Counts
 from noisewise.release.query import Neighbours, Query, check_neighbours
-from noisewise.release.record_columns import RecordColumns
 
 _SAME_VALUE = {
     "make_identity", "make_unordered", "make_ordered_random", "make_metric_bounded", "make_metric_unbounded",
     "make_cast", "make_cast_default", "make_cast_inherent", "make_impute_constant", "make_split_dataframe",
 }  # fmt: skip
-_WRAPPERS = ("make_zCDP_to_approxDP", "make_fix_delta", "make_approximate", "make_pureDP_to_zCDP",
-             "make_fixed_approxDP_to_approxDP")  # fmt: skip
-_TYPES = {
-    "float": "f64",
-    "int": "i32",
-    "<class 'float'>": "f64",
-    "<class 'int'>": "i32",
-    "bool": "bool",
-    "str": "String",
-}
-_FINEST = 2.0**-20
-"""The widest lattice of float noise that is taken for continuous, as a share of the scale."""
 
 
 @dataclass(frozen=True)
@@ -84,15 +81,16 @@ def from_opendp(
     if not names:
         raise ValueError("columns must name at least one column, the one that the OpenDP chain reads; got none.")
     if hasattr(made, "summarize") or is_summary(made):
-        return from_summary(made, value, n=n, bounds=bounds, neighbours=neighbours)
-    if callable(getattr(made, "resolve", None)) and not _node(made):
-        made = made.resolve()
-    if isinstance(made, str | bytes):
-        made = _parsed(made)
-    parts = _parts(made)
-    values = [value] if len(parts) == 1 else list(value)
-    if len(values) != len(parts):
-        raise ValueError(f"The OpenDP composition has {len(parts)} parts, but {len(values)} values were given.")
+        return from_summary(made, value, names, n=n, bounds=bounds, neighbours=neighbours)
+    several = isinstance(made, list | tuple)
+    parts = [part for one in (made if several else [made]) for part in parts_of(opened(one))]
+    listed = list(value) if isinstance(value, list | tuple | np.ndarray) else [value]
+    values = [value] if len(parts) == 1 and not several else listed
+    if not parts or len(values) != len(parts):
+        raise ValueError(
+            f"The OpenDP measurements released {len(parts)} values, one for each part; got {len(values)}. Give them as a list, "
+            "in the order of the parts."
+        )
     if len(names) not in (1, len(parts)):
         raise ValueError(f"Give one column, or one for each of the {len(parts)} parts; got columns={names}.")
     names = names * len(parts) if len(names) == 1 else names
@@ -119,79 +117,22 @@ def _one_relation(relations: set[Neighbours]) -> Neighbours:
     return relations.pop()
 
 
-def _parsed(text: str | bytes) -> dict[str, Any]:
-    """A serialised measurement as plain data."""
-    try:
-        found = json.loads(text)
-    except json.JSONDecodeError as problem:
-        raise ValueError(f"The serialised OpenDP measurement is not JSON: {problem}.") from None
-    if not _node(found):
-        raise ValueError("The JSON is not a serialised OpenDP measurement: it names no constructor (__function__).")
-    return dict(found)
-
-
-def _node(made: Any) -> Mapping[str, Any] | None:
-    """The constructor and its arguments that an object, or its serialised form, remembers."""
-    found = made if isinstance(made, Mapping) else getattr(made, "__opendp_dict__", None)
-    return found if isinstance(found, Mapping) and "__function__" in found else None
-
-
-def _call(made: Any, what: str) -> tuple[str, dict[str, Any]]:
-    found = _node(made)
-    if found is None:
-        raise needed(
-            f"The constructor of {what}",
-            f"{type(made).__name__} does not remember how it was made",
-            "Give the measurement that OpenDP's constructors returned, its serialised form, or a context query.",
-        )
-    return str(found["__function__"]), dict(found.get("__kwargs__") or {})
-
-
-def _unwrapped(made: Any) -> Any:
-    """The measurement inside conversions between privacy measures, which change no value."""
-    name, given = _call(made, "the OpenDP measurement")
-    return _unwrapped(given["measurement"]) if name in _WRAPPERS else made
-
-
-def _parts(made: Any) -> list[Any]:
-    """The measurements of a composition, or the one measurement."""
-    made = _unwrapped(made)
-    name, given = _call(made, "the OpenDP measurement")
-    if name in ("make_composition", "make_basic_composition"):
-        return [part for inner in given["measurements"] for part in _parts(inner)]
-    return [made]
-
-
-def _steps(made: Any) -> list[tuple[str, dict[str, Any]]]:
-    """The transformations of a chain and then its measurement, from the records outward."""
-    name, given = _call(made, "a part of the OpenDP chain")
-    if name == "make_chain_mt":
-        return _steps(given["transformation0"]) + _steps(_unwrapped(given["measurement1"]))
-    if name == "make_chain_tt":
-        return _steps(given["transformation0"]) + _steps(given["transformation1"])
-    if name == "make_chain_pm":
-        raise ValueError(
-            "The OpenDP chain ends with postprocessing, and the value after it follows another law; give the measurement "
-            "and the value before it."
-        )
-    return [(name, given)]
-
-
 def _read(
     made: Any, value: Any, column: str, n: int | None, query: Query | None
 ) -> tuple[Measurement, int | None, Neighbours | None]:
     """The measurement of one chain, the number of records that it says, and the neighbouring relation."""
-    *transformations, (noise, given) = _steps(made)
+    *transformations, (noise, given) = steps_of(made)
     if noise.startswith("make_randomized_response"):
-        return _responses(noise, given, value, column)
+        return responses(noise, given, value, column)
     first = transformations[0] if transformations else (noise, given)
     chain = _domain(first[1].get("input_domain"), _Chain())
-    metric = _metric(first[1].get("input_metric"))
+    metric = metric_of(first[1].get("input_metric"))
     for name, arguments in transformations:
         chain = _outward(chain, name, arguments, query)
     if n is not None and chain.size is None:
         chain = replace(chain, size=n)
-    noise_law, ends = _noise(noise, given, _atom(chain, given))
+    check_noise(noise)
+    noise_law, ends = noise_of(noise, given, _atom(chain, given))
     asked, factor = _asked(chain, column, query)
     relation: Neighbours | None = None
     if metric is not None:
@@ -200,7 +141,7 @@ def _read(
     released = numbers(value, "The OpenDP value")
     if factor != 1:
         released, noise_law = released * factor, scaled(noise_law, factor)
-    lower, upper = ends or (None, None)
+    lower, upper = ends
     return measurement(asked, noise_law, released, lower=lower, upper=upper), chain.size, relation
 
 
@@ -216,52 +157,22 @@ def _domain_size(transformations: list[tuple[str, dict[str, Any]]], first: dict[
 
 def _domain(domain: Any, chain: _Chain) -> _Chain:
     """The type, the bounds and the size that a domain says."""
-    found = _node(domain)
+    found = node(domain)
     if found is None:
         return chain
     given = dict(found.get("__kwargs__") or {})
     if found["__function__"].endswith("_input_domain"):
-        return _domain(_input(given["this"], "input_domain"), chain)
+        return _domain(input_of(given["this"], "input_domain"), chain)
     if found["__function__"] == "vector_domain":
         return replace(_domain(given.get("atom_domain"), chain), size=given.get("size"))
     if found["__function__"] == "option_domain":
         return _domain(given.get("element_domain"), chain)
     if found["__function__"] == "atom_domain":
-        return replace(chain, atom=_type(given.get("T")), bounds=_pair(given.get("bounds")))
+        return replace(chain, atom=type_of(given.get("T")), bounds=pair(given.get("bounds")))
     if found["__function__"] == "transformation_output_domain":
-        for name, arguments in _steps(given["this"]):
+        for name, arguments in steps_of(given["this"]):
             chain = _outward(_domain(arguments.get("input_domain"), chain), name, arguments, None)
     return chain
-
-
-def _input(made: Any, space: str) -> Any:
-    """The input domain or metric of whatever a constructor made: its own, or that of its first part."""
-    given = _call(made, "a part of the OpenDP chain")[1]
-    if space in given:
-        return given[space]
-    inner = given.get("transformation0") or given.get("measurement") or (given.get("measurements") or [None])[0]
-    return None if inner is None else _input(inner, space)
-
-
-def _type(found: Any) -> str | None:
-    return None if found is None else _TYPES.get(str(found), str(found))
-
-
-def _pair(found: Any) -> tuple[float, float] | None:
-    if isinstance(found, Mapping):
-        found = found.get("__tuple__")
-    return None if found is None else (float(found[0]), float(found[1]))
-
-
-def _metric(metric: Any) -> str | None:
-    """How neighbouring tables differ in the first metric: by whole records, by replaced records, or unsaid."""
-    found = _node(metric)
-    name = "" if found is None else str(found["__function__"])
-    if found is not None and name.endswith("_input_metric"):
-        return _metric(_input(found["__kwargs__"]["this"], "input_metric"))
-    if name in ("symmetric_distance", "insert_delete_distance"):
-        return "records"
-    return "replace" if name in ("change_one_distance", "hamming_distance") else None
 
 
 def _outward(chain: _Chain, name: str, given: dict[str, Any], query: Query | None) -> _Chain:
@@ -269,25 +180,25 @@ def _outward(chain: _Chain, name: str, given: dict[str, Any], query: Query | Non
     if chain.statistic is not None and query is None:
         raise ValueError(f"The OpenDP chain has {name} after its {chain.statistic}, which no query here describes.")
     if name in _SAME_VALUE:
-        return replace(chain, atom=_cast(chain, name, _type(given.get("TOA")), query))
+        return replace(chain, atom=_cast(chain, name, type_of(given.get("TOA")), query))
     if name == "make_select_column":
-        return replace(chain, column=str(given["key"]), atom=_type(given.get("TOA")))
+        return replace(chain, column=str(given["key"]), atom=type_of(given.get("TOA")))
     if name == "make_drop_null":
         return replace(chain, size=None)
     if name == "make_clamp":
-        return replace(chain, bounds=_within(chain.bounds, _pair(given["bounds"])))
+        return replace(chain, bounds=_within(chain.bounds, pair(given["bounds"])))
     if name == "make_resize":
         return replace(chain, size=int(given["size"]))
     if name in ("make_sum", "make_mean") or name.endswith("_sum"):
-        limits = _pair(given.get("bounds")) or chain.bounds
+        limits = pair(given.get("bounds")) or chain.bounds
         kind = "mean" if name == "make_mean" else "sum"
         return replace(chain, statistic=kind, bounds=limits, size=given.get("size") or chain.size)
     if name == "make_count":
-        return replace(chain, statistic="count", atom=_type(given.get("TO")) or "i32")
+        return replace(chain, statistic="count", atom=type_of(given.get("TO")) or "i32")
     if name == "make_count_by_categories":
         extra = 1 if given.get("null_category", True) else 0
         count = len(given["categories"]) + extra
-        return replace(chain, statistic="table", categories=count, atom=_type(given.get("TOA")) or "i32")
+        return replace(chain, statistic="table", categories=count, atom=type_of(given.get("TOA")) or "i32")
     if query is not None:
         return chain
     raise needed(
@@ -352,50 +263,6 @@ def _atom(chain: _Chain, given: dict[str, Any]) -> str:
     return atom
 
 
-def _noise(name: str, given: dict[str, Any], atom: str) -> tuple[Noise, tuple[float, float] | None]:
-    """The law of a noise constructor, and the ends that it moves values to."""
-    measure = str(given.get("MO") or given.get("output_measure") or "")
-    if name == "make_geometric":
-        return DiscreteLaplace(given["scale"]), _pair(given.get("bounds"))
-    if name in ("make_laplace", "make_gaussian"):
-        gaussian = name == "make_gaussian"
-    elif name == "make_noise":
-        measured = _node(given.get("output_measure"))
-        measure = str(measured["__function__"]) if measured else measure
-        if not any(known in measure.lower() for known in ("max_divergence", "zero_concentrated")):
-            raise needed("The noise law", f"make_noise has the measure {measure or 'unsaid'}", "Use make_laplace.")
-        gaussian = "zero_concentrated" in measure.lower()
-    else:
-        raise ValueError(
-            f"The OpenDP measurement {name} is not one that is read here: make_laplace, make_gaussian, make_noise, "
-            "make_geometric, make_randomized_response and make_composition are."
-        )
-    scale = float(given["scale"])
-    if atom not in ("f64", "f32"):
-        return (DiscreteGaussian if gaussian else DiscreteLaplace)(scale), None
-    lattice = given.get("k")
-    if lattice is not None and 2.0 ** float(lattice) > _FINEST * scale:
-        raise ValueError(
-            f"The OpenDP noise lives on multiples of 2^{lattice}, too coarse beside its scale {scale:g} to be taken for "
-            "continuous; leave k out in OpenDP."
-        )
-    return (Gaussian if gaussian else Laplace)(scale), None
-
-
-def _responses(name: str, given: dict[str, Any], value: Any, column: str) -> tuple[Measurement, int, Neighbours]:
-    """Randomised response: the value is one answer for each record, coded by the position of its category."""
-    categories = [False, True] if name == "make_randomized_response_bool" else list(given.get("categories") or ())
-    if not categories:
-        raise ValueError(f"{name} is not read here; make_randomized_response and make_randomized_response_bool are.")
-    answers = list(np.ravel(np.asarray(value)).tolist())
-    unknown = [answer for answer in answers if answer not in categories]
-    if unknown:
-        raise ValueError(f"The answers {unknown[:3]} are not among the categories {categories} of {name}.")
-    codes = np.asarray([[float(categories.index(answer))] for answer in answers])
-    law = RandomisedResponse(1 - float(given["prob"]), len(categories))
-    return Measurement(RecordColumns((column,)), law, codes), len(answers), "replace_one"
-
-
 def _stated(part: Any) -> Privacy | None:
     """What OpenDP's own privacy map says of one person, where the object can be asked.
 
@@ -408,7 +275,7 @@ def _stated(part: Any) -> Privacy | None:
     if measure not in ("MaxDivergence", "ZeroConcentratedDivergence"):
         return None
     if metric in ("SymmetricDistance()", "InsertDeleteDistance()"):
-        steps = 1 if _domain(_input(part, "input_domain"), _Chain()).size is None else 2
+        steps = 1 if _domain(input_of(part, "input_domain"), _Chain()).size is None else 2
     elif metric in ("ChangeOneDistance()", "HammingDistance()"):
         steps = 1
     else:

@@ -3,11 +3,13 @@
 ``summarize`` says of each released column what it aggregates, the noise law and its scale. It does not say the clamping
 interval of a sum, which must be given. A column of unsigned integers was moved up to zero where it came out negative (the
 default of ``dp.len()`` in OpenDP 0.16), and is imported as such. Columns that ``summarize`` does not name are the keys of a
-``group_by``: with them only counts are read, as one ``Counts`` table whose code k is the k-th row of the values.
+``group_by``: with them only counts are read, as one ``Counts`` table over the keys, whose code k is the k-th label to appear in the
+values. Groups that were kept because their noisy count passed a threshold are refused.
 """
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -40,6 +42,7 @@ def is_summary(table: Any) -> bool:
 def from_summary(
     made: Any,
     value: Any,
+    columns: Sequence[str],
     *,
     n: int | None,
     bounds: Mapping[str, Sequence[float]] | None,
@@ -66,25 +69,37 @@ def from_summary(
     absent = [name for name in names if name not in column_names(value)]
     if absent:
         raise needed(f"The released column {absent[0]!r}", "the values do not have it", "Give the collected release.")
+    _check_threshold(made)
     keys = [name for name in column_names(value) if name not in names]
-    found = [_row(row, value, keys, bounds) for row in rows]
+    # a count reads no column, and must not ask for one that no sum reads
+    counted = next((str(row["column"]) for row in rows if row["aggregate"] == "Sum"), columns[0])
+    found = [_row(row, value, keys, bounds, counted) for row in rows]
     return Release(found, n, neighbours=neighbours or "add_remove_one")
 
 
+def _check_threshold(summary: Any) -> None:
+    if "threshold" in column_names(summary) and any(least is not None for least in _listed(summary, "threshold")):
+        raise ValueError(
+            "The summary has a threshold: groups whose noisy count was below it were left out, which is a statement about the "
+            "records that cannot be read here. Release with public keys (.with_keys(...), or a margin with invariant='keys')."
+        )
+
+
 def _row(
-    row: Mapping[str, Any], value: Any, keys: Sequence[str], bounds: Mapping[str, Sequence[float]] | None
+    row: Mapping[str, Any],
+    value: Any,
+    keys: Sequence[str],
+    bounds: Mapping[str, Sequence[float]] | None,
+    counted: str,
 ) -> Measurement:
     column, aggregate, law = str(row["column"]), str(row["aggregate"]), str(row["distribution"])
     if law not in _LAWS:
         raise ValueError(f"The noise {law!r} of {column!r} is not one of {', '.join(_LAWS)}, which are read here.")
     released = _listed(value, column)
     if aggregate in _COUNTS:
-        levels = {key: len(released) for key in keys}
-        if len(keys) > 1:
-            raise ValueError(
-                f"Counts by several keys {list(keys)} are not read here; combine the keys into one column."
-            )
-        asked: Query = Counts(levels, [tuple(keys)]) if keys else count_query(column, "OpenDP")
+        levels, cells = _cells(value, keys)
+        asked: Query = Counts(levels, [tuple(keys)]) if keys else count_query(counted, "OpenDP")
+        released = [released[place] for place in cells] if keys else released
     elif aggregate == "Sum" and not keys:
         limits = bounds_of(bounds, column, "summarize() does not show the interval that dp.sum clamped to")
         asked = sum_query(column, limits, "clamped by OpenDP")
@@ -95,6 +110,20 @@ def _row(
         )
     lower = 0.0 if _unsigned(value, column) else None
     return measurement(asked, _LAWS[law](float(row["scale"])), released, lower=lower, name=column)
+
+
+def _cells(value: Any, keys: Sequence[str]) -> tuple[dict[str, int], list[int]]:
+    """The levels of the keys, coded by first appearance, and the rows of the values in the order of the table's cells."""
+    held = {key: _listed(value, key) for key in keys}
+    codes = {key: list(dict.fromkeys(labels)) for key, labels in held.items()}
+    rows = list(zip(*held.values(), strict=True))
+    full = list(itertools.product(*codes.values()))
+    if keys and (len(set(rows)) < len(rows) or set(rows) != set(full)):
+        raise ValueError(
+            f"The released groups must be every combination of {list(keys)} once; {len(set(full) - set(rows))} of {len(full)} "
+            "are not there. Give the counts of all of them, the empty ones too."
+        )
+    return {key: len(labels) for key, labels in codes.items()}, [rows.index(cell) for cell in full] if keys else []
 
 
 def _listed(table: Any, column: str) -> list[Any]:
