@@ -37,24 +37,26 @@ class Candidate:
     support: Support
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Choice:
-    """The engine that runs, why, and what the others said."""
+    """The engine that runs, why, and what the others said; it shows itself as a table."""
 
     engine: Engine
     reason: str
     candidates: tuple[Candidate, ...]
 
     def __str__(self) -> str:
-        rows = [("engine", "exact", "runs", "why", "cost")]
+        rows = [("engine", "exact", "runs", "cost", "why")]
         for candidate in self.candidates:
             chosen = candidate.engine.name == self.engine.name
             runs = "chosen" if chosen else "could" if candidate.support.ok else "cannot"
             exact = "yes" if candidate.engine.exact else "no"
-            rows.append((candidate.engine.name, exact, runs, candidate.support.reason, candidate.support.cost))
+            rows.append((candidate.engine.name, exact, runs, candidate.support.cost or "-", candidate.support.reason))
         widths = [max(len(row[j]) for row in rows) for j in range(5)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         return "\n".join([*lines, "", self.reason])
+
+    __repr__ = __str__
 
 
 def engine_named(name: str) -> Engine:
