@@ -239,6 +239,8 @@ def test_programs_that_are_no_model_of_records_get_a_sentence(kind, sentence):
 def test_records_that_are_not_there_get_a_sentence():
     with pytest.raises(ValueError, match=r"records must name sites .*\['mean', 'x'\]; got \['y'\]"):
         nw.models.from_numpyro(wrong("fine"), records=["y"])
+    with pytest.raises(ValueError, match=r"None of the NumPyro model's sites \['mean', 'x'\] is in a numpyro.plate"):
+        nw.models.from_numpyro(wrong("no plate"))
     with pytest.raises(ValueError, match="has no parameters"):
         nw.models.from_numpyro(in_plate)
     with pytest.raises(ValueError, match="must be a NumPyro program"):

@@ -94,6 +94,11 @@ class NumPyro(Model):
         # a plate of the records grows with n; one of five groups does not
         inside = [name for name, site in seen.items() if name in others and site.in_plate and others[name].in_plate]
         names = tuple(inside if records is None else ([records] if isinstance(records, str) else records))
+        if records is None and not inside:
+            raise ValueError(
+                f"None of the NumPyro model's sites {list(seen)} is in a numpyro.plate of its argument, the number of records: write it "
+                "as model(n), with the confidential columns sampled inside numpyro.plate(name, n)."
+            )
         if not names or len(set(names)) < len(names) or any(name not in seen for name in names):
             raise ValueError(
                 f"records must name sites of the NumPyro model, which are {list(seen)}; got {list(names)}."
