@@ -148,7 +148,7 @@ def test_records_read_from_disk_are_checked_like_those_in_memory():
     for records in (labels, Stream(labels, block=16)):
         refuses("zeros and ones", lambda records=records: sample(logistic, records, made))
         refuses("not negative", lambda records=records: sample(counts, records, made))
-    refuses("columns by name", lambda: sample(TARGET, RECORDS["x"], made))
+    refuses("columns by name", lambda: sample(logistic, labels["x"], made))
     refuses("block must be", lambda: Stream(RECORDS, block=0))
     assert made.budget.spent_epsilon() == 0
 

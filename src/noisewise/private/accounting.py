@@ -21,6 +21,7 @@ from numbers import Real
 from typing import Literal
 
 import numpy as np
+from jaxtyping import Float
 from scipy.optimize import brentq
 from scipy.special import erfc, erfcx, gammaln, logsumexp
 
@@ -55,7 +56,7 @@ def checked_whole(value: float, name: str, smallest: int = 1) -> int:
 
 
 def _checked_cost(value: float, name: str) -> float:
-    if not math.isfinite(value) or value < 0:
+    if not isinstance(value, Real) or not math.isfinite(value) or value < 0:
         raise ValueError(f"{name} must be finite and not negative; got {value!r}.")
     return float(value)
 
@@ -74,8 +75,9 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
     0.126937
     """
     mu = _checked_cost(mu, "mu")
-    if not math.isfinite(epsilon):
-        raise ValueError(f"epsilon must be finite; got {epsilon!r}.")
+    if not isinstance(epsilon, Real) or not math.isfinite(epsilon):
+        raise ValueError(f"epsilon must be a finite number; got {epsilon!r}.")
+    epsilon = float(epsilon)
     if mu == 0:
         return max(0.0, -math.expm1(epsilon))
     if epsilon < 0:  # the law of the loss is symmetric in the two neighbours
@@ -154,7 +156,7 @@ def zcdp_rho(epsilon: float, delta: float) -> float:
 
 def zcdp_delta(epsilon: float, rho: float) -> float:
     """The delta of a rho-zCDP run at epsilon by Theorem 2.5: ``exp(-(epsilon - rho)^2 / (4 rho))``, one where epsilon <= rho."""
-    rho = _checked_cost(rho, "rho")
+    rho, epsilon = _checked_cost(rho, "rho"), checked_epsilon(epsilon)
     if rho == 0:
         return 0.0
     return 1.0 if epsilon <= rho else math.exp(-((epsilon - rho) ** 2) / (4 * rho))
@@ -165,6 +167,8 @@ def zcdp_delta(epsilon: float, rho: float) -> float:
 
 def rdp_gaussian(order: float, mu: float) -> float:
     """The Renyi divergence ``order * mu`` of Gaussian releases worth mu. Neighbours: replace_one, no sampling. Exact."""
+    if not order > 1:
+        raise ValueError(f"a Renyi order must exceed 1; got {order!r}.")
     return order * _checked_cost(mu, "mu")
 
 
@@ -214,7 +218,7 @@ def rdp_barker(order: float, batch: int) -> float:
     >>> round(rdp_barker(4, 1000), 6)
     0.129555
     """
-    if order <= 1:
+    if not order > 1:
         raise ValueError(f"a Renyi order must exceed 1; got {order!r}.")
     room = batch - 5 * order
     if room <= 0:
@@ -234,8 +238,7 @@ def rdp_epsilon(
     2.2466
     """
     delta = checked_delta(delta)
-    _checked_conversion(conversion)
-    cost, a = np.asarray(rdp, dtype=float), np.asarray(orders, dtype=float)
+    cost, a = _checked_curve(rdp, orders, conversion)
     epsilon = cost - math.log(delta) / (a - 1)
     if conversion == "improved":
         epsilon = epsilon + np.log1p(-1 / a) - np.log(a) / (a - 1)
@@ -246,12 +249,23 @@ def rdp_delta(
     epsilon: float, rdp: Sequence[float], *, orders: Sequence[float] = ORDERS, conversion: Conversion = "thesis"
 ) -> float:
     """The least delta over the orders at which a run with these Renyi costs is (epsilon, delta)-DP; the inverse of :func:`rdp_epsilon`."""
-    _checked_conversion(conversion)
-    cost, a = np.asarray(rdp, dtype=float), np.asarray(orders, dtype=float)
+    cost, a = _checked_curve(rdp, orders, conversion)
     exponent = (a - 1) * (cost - epsilon)
     if conversion == "improved":
         exponent = exponent + (a - 1) * np.log1p(-1 / a) - np.log(a)
     return math.exp(min(0.0, float(np.min(exponent))))
+
+
+def _checked_curve(
+    rdp: Sequence[float], orders: Sequence[float], conversion: str
+) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, " k"]]:
+    _checked_conversion(conversion)
+    cost, a = np.asarray(rdp, dtype=float), np.asarray(orders, dtype=float)
+    if cost.ndim != 1 or cost.shape != a.shape or not np.all(a > 1) or not np.all(cost >= 0):
+        raise ValueError(
+            f"give one Renyi cost, not negative, for each order past 1; got {cost.size} costs for {a.size} orders."
+        )
+    return cost, a
 
 
 def _checked_conversion(conversion: str) -> None:

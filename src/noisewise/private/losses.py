@@ -40,7 +40,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import erfc, erfcx
 
-from noisewise.private.accounting import checked_batch, checked_delta
+from noisewise.private.accounting import checked_batch, checked_delta, checked_whole
 
 Pair = Literal["poisson", "without_replacement"]
 INTERVAL = 1e-4
@@ -153,6 +153,7 @@ def pld_compose(*parts: tuple[Any, int]) -> Any:
     """The distribution of several releases: each part is a one-release distribution and how often it happens."""
     composed = None
     for pmf, count in parts:
+        count = checked_whole(count, "count")
         many = pmf.self_compose(count) if count > 1 else pmf
         composed = many if composed is None else composed.compose(many)
     if composed is None:

@@ -157,7 +157,10 @@ def least(fits: Callable[[float], bool]) -> float:
     while not fits(high):
         high *= 4
         if high > 1e12:
-            raise ValueError("no amount of noise is enough: the budget is spent. State a new budget, or a larger one.")
+            raise ValueError(
+                "no amount of noise is enough: the budget is spent, or the noise that was given costs more than is left of it by itself. "
+                "State a larger budget, fewer iterations, or leave out that noise too."
+            )
     low = high / 4
     while fits(low):
         low, high = low / 4, low

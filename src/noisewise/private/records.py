@@ -7,6 +7,7 @@ streamed.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -20,7 +21,7 @@ from jaxtyping import Array, Bool, Int
 from noisewise.private.accounting import checked_whole
 from noisewise.typing import Key, Records
 
-BLOCK = 8192
+BLOCK = 1024
 Summand = Callable[[Records], Any]
 """A function of a block of records: a pytree of arrays with the records along their first axis."""
 
@@ -44,6 +45,9 @@ class Table(eqx.Module):
             return _sum_rows(function(part), start + jnp.arange(self.block) < self.n)
 
         return _sum_blocks(one, rows // self.block)
+
+    def __len__(self) -> int:
+        return self.n
 
     def take(self, rows: Int[Array, " b"]) -> Records:
         """The records of these row numbers."""
@@ -91,6 +95,9 @@ class Stream(eqx.Module):
     def n(self) -> int:
         """The number of records."""
         return self.source.n
+
+    def __len__(self) -> int:
+        return self.n
 
     def blocks(self) -> Iterator[dict[str, np.ndarray]]:
         """The records, a block at a time."""
@@ -154,12 +161,16 @@ def make_table(
 ) -> Table | Stream:
     """A table of these records; with ``devices``, the records are spread over them and each sums its own."""
     if isinstance(records, Table | Stream):
+        if devices is not None:
+            raise ValueError(
+                f"a {type(records).__name__} stays where it is: leave out devices, or give the columns as arrays."
+            )
         return records
-    columns = {name: np.asarray(column, dtype=float) for name, column in _checked(records).items()}
-    for name, column in columns.items():
-        checked_finite(column, name)
+    columns = {name: checked_finite(as_column(column, name), name) for name, column in _checked(records).items()}
     n = _length(columns)
     if devices is not None:
+        if not len(devices):
+            raise ValueError("devices must name at least one JAX device, such as jax.devices(); got none.")
         mesh = jax.sharding.Mesh(np.asarray(devices), ("records",))
         place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("records"))
         spread = {name: jax.device_put(_pad(column, len(devices)), place) for name, column in columns.items()}
@@ -167,6 +178,27 @@ def make_table(
     if n > 2 * block:
         return Table({name: jnp.asarray(_pad(column, block)) for name, column in columns.items()}, n, block)
     return Table({name: jnp.asarray(column) for name, column in columns.items()}, n, n)
+
+
+def as_numbers(values: Any, what: str) -> np.ndarray:
+    """Real numbers of any type as float64."""
+    numbers = np.asarray(values)
+    if numbers.dtype.kind == "O":
+        with contextlib.suppress(TypeError, ValueError):
+            numbers = numbers.astype(float)
+    if numbers.dtype.kind not in "biuf":
+        raise ValueError(f"{what} must hold real numbers; got the type {numbers.dtype}. Recode it first.")
+    return numbers.astype(float)
+
+
+def as_column(values: Any, name: str) -> np.ndarray:
+    """A column of real numbers, one or an array of them for each record."""
+    column = as_numbers(values, f"the column {name!r}")
+    if column.ndim == 0:
+        raise ValueError(
+            f"the column {name!r} must have the records along its first axis; got the single number {values!r}."
+        )
+    return column
 
 
 def checked_finite(column: np.ndarray, name: str) -> np.ndarray:

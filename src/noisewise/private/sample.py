@@ -8,8 +8,9 @@ and the run also reports what must never leave: clip fractions, unnoised ratios,
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from numbers import Real
 from typing import Any, TypeAlias
 
 import equinox as eqx
@@ -25,8 +26,9 @@ from noisewise.private.barker import Barker
 from noisewise.private.ledger import describe
 from noisewise.private.minibatch import MinibatchPenalty
 from noisewise.private.plan import Method, Plan
-from noisewise.private.records import Stream, Table, checked_finite, make_table
+from noisewise.private.records import Stream, Table, as_column, as_numbers, checked_finite, make_table
 from noisewise.private.target import Target, as_target
+from noisewise.run import check_seed
 
 CHUNK = 256
 KeyData: TypeAlias = UInt32[np.ndarray, "steps chains 2"]
@@ -35,7 +37,7 @@ KeySource: TypeAlias = Callable[[int, int, int], KeyData]
 
 def sample(
     target: Any,
-    records: Mapping[str, Any] | Stream,
+    records: Mapping[str, Any] | np.ndarray | Array | Stream,
     plan: Plan,
     *,
     initvals: Mapping[str, Any] | None = None,
@@ -47,10 +49,11 @@ def sample(
 ) -> xr.DataTree:
     """A differentially private posterior sample: runs the plan on the records and charges its budget.
 
-    The chains share the plan's iterations. ``initvals`` (by name, one value or one for each chain) must not come from
-    the records; the default is the target's own starting point. The first ``discard`` of each chain is dropped.
-    ``devices`` spreads the records over JAX devices; a :class:`~noisewise.private.Stream` reads them from disk. Returns
-    a DataTree with groups ``posterior`` and ``sample_stats`` and, as root attributes, the guarantee.
+    ``records`` are columns by name (a dict of arrays, a data frame), a bare array where the target reads one column, or a
+    :class:`~noisewise.private.Stream`, which reads them from disk. The chains share the plan's iterations. ``initvals`` (by
+    name, one value or one for each chain) must not come from the records; the default is the target's own starting point.
+    The first ``discard`` of each chain is dropped. ``devices`` spreads the records over JAX devices. Returns a DataTree with
+    groups ``posterior`` and ``sample_stats`` and, as root attributes, the guarantee and whether the chains agree.
 
     The records are checked and the programme is compiled first, so that a target that does not fit its records costs nothing (what
     such a check says is for the data holder alone); then the budget is charged, then the first record enters a sum: an interrupted run
@@ -76,8 +79,11 @@ def sample(
             "private sampling needs 64-bit numbers, in which sums over records are exact; JAX was switched to 32 bits. "
             'Switch it back with jax.config.update("jax_enable_x64", True).'
         )
-    if not 0 <= discard < 1:
-        raise ValueError(f"discard must lie in [0, 1); got {discard!r}.")
+    if not isinstance(plan, Plan):
+        raise ValueError(f"sample takes a plan made by nw.private.plan(method, budget, n=...); got {plan!r}.")
+    if not isinstance(discard, Real) or not 0 <= discard < 1:
+        raise ValueError(f"discard must be a number in [0, 1); got {discard!r}.")
+    source = os_keys if random_seed is None else seeded_keys(check_seed(random_seed))
     target = as_target(target)
     each = per_chain(plan, chains)
     method = plan.method.ready(target, plan.n)
@@ -85,7 +91,6 @@ def sample(
     start = starting_points(target, initvals, chains)
     rehearse(method, target, table, start, probe=testing)
     plan.budget.spend(plan.steps(each * chains), plan.accountant)
-    source = os_keys if random_seed is None else seeded_keys(random_seed)
     draws, stats = run(method, target, table, start, each, source, probe=testing)
     kept = int(discard * each)
     return results(target, draws[:, kept:], {k: v[:, kept:] for k, v in stats.items()}, plan, random_seed, kept)
@@ -98,6 +103,11 @@ def rehearse(
     nothing = jnp.zeros((CHUNK, start.shape[0], 2), np.uint32)
     try:
         advance(method, target, table, jax.vmap(method.init)(start), nothing, jnp.asarray(0), probe)
+    except KeyError as error:
+        raise ValueError(
+            f"the target reads {error}, which is neither one of its columns {list(target.columns)} nor one of its parameters. Name it in "
+            "columns=... or initial=..."
+        ) from error
     except (TypeError, IndexError) as error:
         raise ValueError(
             f"the target cannot be evaluated on these records: {str(error).splitlines()[0]}. Compare the shapes of the columns with "
@@ -116,33 +126,48 @@ def per_chain(plan: Plan, chains: int) -> int:
 
 
 def matched_table(
-    target: Target, records: Mapping[str, Any] | Stream | Table, n: int, devices: Sequence[Any] | None
+    target: Target,
+    records: Mapping[str, Any] | np.ndarray | Array | Stream | Table,
+    n: int,
+    devices: Sequence[Any] | None,
 ) -> Table | Stream:
     """The table of the columns the target reads, with the number of records the plan stated."""
-    if not isinstance(records, Table | Stream) and not hasattr(records, "keys"):
+    if isinstance(records, Stream):
+        check_names(target, records.source.columns)
+        for part in records.blocks():
+            target.check({name: checked_finite(part[name], name) for name in target.columns})
+    elif isinstance(records, Table):
+        check_names(target, records.columns)
+    else:
+        records = matched_columns(target, records)
+    table = make_table(records, devices=devices)
+    if table.n != n:
+        raise ValueError(f"the plan was made for n = {n} records and there are {table.n}: plan again with the right n.")
+    return table
+
+
+def matched_columns(target: Target, records: Mapping[str, Any] | np.ndarray | Array) -> dict[str, np.ndarray]:
+    """The columns the target reads, as finite real numbers of the shapes it wants; an array is the one column there is."""
+    if isinstance(records, np.ndarray | jax.Array) and len(target.columns) == 1:
+        records = {target.columns[0]: records}
+    if isinstance(records, np.ndarray | jax.Array) or not hasattr(records, "keys"):
         raise ValueError(
             f"the records must be columns by name, a dict of arrays or a Stream of them; got {type(records).__name__}. The target reads "
             f"{list(target.columns)}."
         )
-    if isinstance(records, Table):
-        names = set(records.columns)
-    else:
-        names = set(records.source.columns) if isinstance(records, Stream) else set(records)
-    missing = set(target.columns) - names
+    check_names(target, records)
+    columns = {name: checked_finite(as_column(records[name], name), name) for name in target.columns}
+    target.check(columns)
+    return columns
+
+
+def check_names(target: Target, names: Iterable[str]) -> None:
+    """Refuse records without a column the target reads."""
+    missing = set(target.columns) - set(names)
     if missing:
-        raise ValueError(f"the records lack the columns {sorted(missing)} of the target; they have {sorted(names)}.")
-    if isinstance(records, Stream):
-        for part in records.blocks():
-            target.check({name: checked_finite(part[name], name) for name in target.columns})
-    if isinstance(records, Stream | Table):
-        table = make_table(records, devices=devices)
-    else:
-        columns = {name: np.asarray(records[name], dtype=float) for name in target.columns}
-        target.check(columns)
-        table = make_table(columns, devices=devices)
-    if table.n != n:
-        raise ValueError(f"the plan was made for n = {n} records and there are {table.n}: plan again with the right n.")
-    return table
+        raise ValueError(
+            f"the records lack the columns {sorted(missing)} of the target; they have {sorted(map(str, names))}."
+        )
 
 
 def starting_points(target: Target, initvals: Mapping[str, Any] | None, chains: int) -> Float[Array, "chains d"]:
@@ -151,9 +176,11 @@ def starting_points(target: Target, initvals: Mapping[str, Any] | None, chains: 
         points = jnp.broadcast_to(target.initial, (chains, target.size))
     else:
         shapes = {name: value.shape for name, value in target.named(target.initial).items()}
+        if not hasattr(initvals, "keys"):
+            raise ValueError(f"initvals must give a value for each of {sorted(shapes)} by name; got {initvals!r}.")
         if set(shapes) != set(initvals):
             raise ValueError(f"initvals must name {sorted(shapes)}; got {sorted(initvals)}.")
-        values = {name: jnp.asarray(initvals[name], dtype=float) for name in shapes}
+        values = {name: jnp.asarray(as_numbers(initvals[name], f"initvals[{name!r}]")) for name in shapes}
         for name, value in values.items():
             if value.shape not in (shapes[name], (chains, *shapes[name])):
                 raise ValueError(
@@ -271,6 +298,7 @@ def results(
         "noisewise_method": plan.method.name,
         "discarded_draws": discarded,
         **honesty(target, plan),
+        **verdict(named),
     }
     if seed is not None:
         tree.attrs["random_seed"] = seed
@@ -296,6 +324,27 @@ def honesty(target: Target, plan: Plan) -> dict[str, Any]:
         reason = "all records, and no ratio of a record that keeps the declared bounds can meet the clip bound"
         return {"noisewise_exact": 1, "noisewise_reason": reason}
     return {"noisewise_exact": 0, "noisewise_reason": "ratios are clipped per record, and how often is not public"}
+
+
+def verdict(posterior: Mapping[str, Any]) -> dict[str, Any]:
+    """Whether the chains agree: R-hat and effective sample size of what is released anyway, in words and as attributes.
+
+    There is no warning: a private run cannot be lengthened without a larger budget, and most of them are short.
+    """
+    from noisewise.result import judge
+
+    found = judge({name: np.asarray(value) for name, value in posterior.items()})
+    size = f"largest R-hat {found.rhat:.3f}, smallest ESS {found.ess_bulk:,.0f} (bulk), {found.ess_tail:,.0f} (tail)"
+    if found.converged:
+        said = f"Converged: {size}."
+    elif found.chains < 2:
+        said = f"Convergence cannot be judged from one chain: {size}. Let 2 chains or more share the iterations."
+    else:
+        said = (
+            f"NOT converged: {size}. A larger budget, steps and noise tuned on synthetic records (nw.private.tune), or one noisy "
+            "statistic (nw.private.oneshot, nw.publish) would help; more draws of this plan would break its promise."
+        )
+    return {"noisewise_converged": int(found.converged), "noisewise_verdict": said}
 
 
 def guarantee(plan: Plan) -> dict[str, Any]:

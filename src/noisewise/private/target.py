@@ -165,7 +165,7 @@ def from_functions(
     log_prior: Callable[[Theta], Array],
     *,
     initial: Mapping[str, Any],
-    columns: tuple[str, ...],
+    columns: tuple[str, ...] | str,
     lipschitz: float | None = None,
     temper: float = 1.0,
 ) -> Functions:
@@ -183,6 +183,13 @@ def from_functions(
     >>> [float(g) for g in target.gradients(target.initial, {"x": jnp.array([1.0, 3.0])})[:, 0]]
     [1.0, 3.0]
     """
+    if not (callable(log_likelihood) and callable(log_prior)):
+        raise ValueError(
+            f"log_likelihood(theta, record) and log_prior(theta) must be functions; got {log_likelihood!r} and {log_prior!r}."
+        )
+    if not hasattr(initial, "keys"):
+        raise ValueError(f"initial must give a starting value for each parameter by name; got {initial!r}.")
+    columns = (columns,) if isinstance(columns, str) else columns
     start = {name: as_float(initial[name]) for name in sorted(initial)}
     known = None if lipschitz is None else positive(lipschitz, "lipschitz")
     return Functions(

@@ -28,12 +28,15 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.optimize import minimize
 
+from noisewise.private.accounting import checked_whole
 from noisewise.private.barker import Barker
 from noisewise.private.hmc import HMC
 from noisewise.private.minibatch import MinibatchPenalty
 from noisewise.private.penalty import Penalty
 from noisewise.private.plan import checked_n
+from noisewise.private.sample import matched_columns, starting_points
 from noisewise.private.target import Target, as_target
+from noisewise.run import check_seed
 from noisewise.typing import Key, Records, Theta
 
 BEST_SIGMA = 2.38
@@ -53,7 +56,7 @@ class Tuned:
 def tune(
     target: Any,
     method: Penalty | MinibatchPenalty | Barker | HMC,
-    synthetic: Mapping[str, Any],
+    synthetic: Mapping[str, Any] | np.ndarray | Array,
     *,
     n: int,
     clipped: float = 0.05,
@@ -76,13 +79,16 @@ def tune(
     target, n = as_target(target), checked_n(n)
     if not 0 <= clipped < 1:
         raise ValueError(f"clipped must lie in [0, 1); got {clipped!r}.")
-    records = {name: np.asarray(column, dtype=float) for name, column in synthetic.items()}
-    size = len(next(iter(records.values())))
-    start = target.initial if initvals is None else target.vector(initvals)
-    draws = _unnoised(target, records, start, iterations, random_seed)
+    if not isinstance(method, Penalty | MinibatchPenalty | Barker | HMC):
+        raise ValueError(f"tune takes a sampler, such as Penalty(); got {method!r}.")
+    columns = {name: jnp.asarray(column) for name, column in matched_columns(target, synthetic).items()}
+    size = len(columns[target.columns[0]])
+    if size == 0:
+        raise ValueError("there are no synthetic records to tune on; simulate some, or take public ones.")
+    start = starting_points(target, initvals, 1)[0]
+    draws = _unnoised(target, columns, start, checked_whole(iterations, "iterations", 10), check_seed(random_seed))
     sd = np.std(draws[len(draws) // 2 :], axis=0) * math.sqrt(size / n)
     centre = jnp.asarray(np.mean(draws[len(draws) // 2 :], axis=0))
-    columns = {name: jnp.asarray(value) for name, value in records.items()}
     steps = sd * jax.random.normal(jax.random.key(random_seed), (64, target.size)) / math.sqrt(target.size)
 
     def slopes(step: Array) -> Array:
@@ -98,10 +104,9 @@ def tune(
 
 
 def _unnoised(
-    target: Target, records: Mapping[str, Any], start: Float[Array, " d"], iterations: int, seed: int
+    target: Target, columns: Records, start: Float[Array, " d"], iterations: int, seed: int
 ) -> Float[np.ndarray, "k d"]:
     """A random walk on the synthetic records without noise or clipping, its scale from the curvature at a mode found by ascent."""
-    columns = {name: jnp.asarray(value) for name, value in records.items()}
 
     def log_posterior(theta: Array) -> Array:
         return target.temper * jnp.sum(target.log_likelihoods(theta, columns)) + target.log_prior(theta)
