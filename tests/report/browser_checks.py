@@ -71,6 +71,11 @@ def test_the_page_is_quiet_alone_and_as_wide_as_the_screen(opened):
     assert [url for url in asked if not url.startswith("file:")] == []
     widths = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
     assert widths[0] <= widths[1]
+    frame = page.query_selector("#known .wide")
+    whole = frame.evaluate("frame => frame.scrollWidth <= frame.clientWidth")
+    assert whole or page.viewport_size["width"] < 600  # a phone shows the posterior's columns first
+    interval = page.query_selector("#known tbody td:nth-child(4)").bounding_box()
+    assert interval["x"] + interval["width"] <= page.viewport_size["width"]
 
 
 def test_every_picture_is_drawn_and_every_link_leads_somewhere(opened):

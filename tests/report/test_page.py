@@ -201,8 +201,8 @@ def test_without_prior_and_naive_the_posterior_stands_alone(coin, tmp_path):
     alone = coin.copy()
     del alone["naive"], alone["prior"]
     page = nw.report(alone, tmp_path / "alone.html").read_text()
-    assert "naive mean" not in page
-    assert "posterior mean" in page
+    assert '<th scope="colgroup" colspan="3">posterior</th>' in page
+    assert '<th scope="colgroup" colspan="3">naive</th>' not in page
 
 
 def test_draws_made_elsewhere_in_the_house_have_a_page_too(tmp_path):
@@ -225,7 +225,7 @@ def test_the_summary_has_the_numbers_of_the_draws(coin):
     (row,) = summarise(coin)
     draws = coin["posterior"]["p"].values
     assert row.posterior.mean == pytest.approx(draws.mean())
-    assert (row.posterior.low, row.posterior.high) == tuple(np.quantile(draws, [0.05, 0.95]))
+    assert (row.posterior.low, row.posterior.high) == pytest.approx(tuple(np.quantile(draws, [0.05, 0.95])), rel=1e-14)
     assert row.missing_information == pytest.approx(coin["posterior"]["p"].attrs["missing_information"][0])
     # 4000 draws of the prior and of the naive posterior, 4 standard errors
     for found, law in ((row.prior, stats.beta(2, 2)), (row.naive, stats.beta(2 + 60, 2))):

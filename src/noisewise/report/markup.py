@@ -31,14 +31,19 @@ def folded(title: str, words: str) -> str:
     return f"<details><summary>{text(title)}</summary>\n{block(words)}</details>"
 
 
-def table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """A table whose first column heads its rows; wide ones scroll in their own frame, which can be reached by keyboard."""
+def table(head: Sequence[str], body: Sequence[Sequence[str]], groups: Sequence[tuple[str, int]] = ()) -> str:
+    """A table whose first column heads its rows; wide ones scroll in their own frame, which can be reached by keyboard.
+
+    ``groups`` are headings above the columns after the first, each with the number of columns that it spans.
+    """
     top = "".join(f'<th scope="col">{text(cell)}</th>' for cell in head)
     rows = "\n".join(
         f'<tr><th scope="row">{text(row[0])}</th>{"".join(f"<td>{text(cell)}</td>" for cell in row[1:])}</tr>'
         for row in body
     )
-    header = f"<thead><tr>{top}</tr></thead>\n" if any(head) else ""
+    over = "".join(f'<th scope="colgroup" colspan="{columns}">{text(title)}</th>' for title, columns in groups)
+    above = f"<tr><th></th>{over}</tr>" if over else ""
+    header = f"<thead>{above}<tr>{top}</tr></thead>\n" if any(head) else ""
     return (
         f'<div class="wide" tabindex="0" role="region" aria-label="table">'
         f"<table>\n{header}<tbody>\n{rows}\n</tbody></table></div>"

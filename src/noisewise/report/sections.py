@@ -26,7 +26,7 @@ _BROAD = 5.0
 def results(tree: xr.DataTree, rows: Sequence[Row], level: float) -> list[str]:
     """The table of all parameters: posterior, naive, prior."""
     kinds = [kind for kind in ("posterior", "naive", "prior") if kind == "posterior" or kind in tree.children]
-    head = ["", *[title for kind in kinds for title in (f"{kind} mean", "sd", f"{100 * level:.3g}% interval")]]
+    head = ["", *["mean", "sd", f"{100 * level:.3g}% interval"] * len(kinds)]
     body = [[row.name, *[cell for kind in kinds for cell in _cells(getattr(row, kind))]] for row in rows]
     notes = ["The posterior counts sampling, clamping and the noise of the release."]
     if "naive" in kinds:
@@ -37,7 +37,7 @@ def results(tree: xr.DataTree, rows: Sequence[Row], level: float) -> list[str]:
             notes.append(f"To have one at all, {moved}.")
     elif tree.attrs.get("noisewise_naive"):
         notes.append(str(tree.attrs["noisewise_naive"]))
-    return [table(head, body), note(" ".join(notes))]
+    return [table(head, body, [(kind, 3) for kind in kinds]), note(" ".join(notes))]
 
 
 def densities(tree: xr.DataTree, rows: Sequence[Row], level: float) -> list[str]:
