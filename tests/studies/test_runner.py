@@ -101,6 +101,11 @@ def test_a_folder_holds_one_seed(tmp_path):
         ({"workers": 2, "scheduler": "tcp://nowhere:1"}, "not both"),
         ({"settings": {"tosse": 3}}, "no setting 'tosse'; it has probabilities, tosses, broken"),
         ({"settings": {"probabilities": ()}}, "nothing of the study coins to run"),
+        ({"settings": {"probabilities": 0.5}}, r"probabilities of coins must be like \[0.2, 0.7\]; got 0.5"),
+        ({"settings": {"probabilities": ["half"]}}, r"must be like \[0.2, 0.7\]; got \['half'\]"),
+        ({"settings": {"tosses": 2.5}}, "tosses of coins must be like 100; got 2.5"),
+        ({"settings": {"tosses": True}}, "tosses of coins must be like 100; got True"),
+        ({"settings": {"broken": 3}}, 'broken of coins must be like ""; got 3'),
     ],
 )
 def test_bad_arguments_are_refused(tmp_path, arguments, match):

@@ -70,13 +70,18 @@ class Study:
     tiny_replicates: int = 2
 
     def with_settings(self, changes: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The settings with some of them changed; an unknown name is refused."""
+        """The settings with some of them changed; an unknown name and a value of another kind are refused."""
         unknown = [name for name in changes or {} if name not in self.settings]
         if unknown:
             raise ValueError(
                 f"The study {self.name} has no setting {', '.join(map(repr, unknown))}; it has "
                 f"{', '.join(self.settings) or 'none'}."
             )
+        for name, value in (changes or {}).items():
+            if not _like(value, self.settings[name]):
+                raise ValueError(
+                    f"The setting {name} of {self.name} must be like {json.dumps(self.settings[name])}; got {value!r}."
+                )
         return {**self.settings, **(changes or {})}
 
     def rows_of(self, cell: Cell, replicates: range, seed: int) -> Rows:
@@ -90,6 +95,16 @@ class Study:
             raise RuntimeError(f"{self.name} returns columns {sorted(clash)} that its cells have already.")
         size = made["replicate"].size
         return {**{name: np.full(size, value) for name, value in cell.items()}, **made}
+
+
+def _like(value: Any, example: Any) -> bool:
+    """Whether a value is of the kind of the example: a list of such things, a table, a text, a truth value, a number."""
+    if isinstance(example, list | tuple):
+        return isinstance(value, list | tuple) and (not example or all(_like(one, example[0]) for one in value))
+    for kind in (Mapping, str, bool, int):
+        if isinstance(example, kind):
+            return isinstance(value, kind) and isinstance(value, bool) == isinstance(example, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def columns(rows: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> Rows:
