@@ -72,6 +72,20 @@ def test_what_is_not_records_a_plan_or_a_number_is_refused_with_a_sentence():
     assert one.budget.spent_epsilon() == 0
 
 
+def test_a_model_of_given_covariates_is_a_target_and_codes_beyond_its_levels_are_refused():
+    model = nw.models.LogisticRegression(predictors=("age",), response="y")  # the covariates have no law
+    records = {"age": R, "y": np.arange(N) % 2}
+    target = targets.as_target(model)
+    eta = 0.3 - 0.2 * R
+    exact = np.where(records["y"], eta, 0.0) - np.log1p(np.exp(eta)) + np.log(2)
+    found = target.log_ratios(np.zeros(2), np.array([0.3, -0.2]), {name: np.asarray(v) for name, v in records.items()})
+    assert np.allclose(found, exact, rtol=1e-12)
+    assert sample(model, records, made())["posterior"]["beta"].shape == (1, 6, 2)
+    refuses("codes 0 to 1", lambda: sample(nw.models.Bernoulli(1, 1), {"x": np.arange(N) % 3}, made()))
+    classes = nw.models.NaiveBayes(classes=2, features=[3])
+    refuses("codes 0 to 2", lambda: sample(classes, {"y": np.arange(N) % 2, "x1": np.full(N, 3)}, made()))
+
+
 def test_wrong_accounting_questions_are_refused():
     refuses("Renyi order", lambda: accounting.rdp_gaussian(1, 0.5))
     refuses("for each order", lambda: accounting.rdp_epsilon([0.1, 0.2], 1e-5))

@@ -239,7 +239,7 @@ class FromModel(Target):
         named = self.model.constrain(theta)
 
         def one(record: Records) -> Array:
-            alone = {name: value[None].astype(kinds[name]) for name, value in record.items()}
+            alone = {name: value[None].astype(kinds.get(name, value.dtype)) for name, value in record.items()}
             return number(self.model.log_likelihood(named, alone), "log_likelihood")
 
         return jax.vmap(one)(records)
@@ -250,9 +250,14 @@ class FromModel(Target):
                 raise ValueError(
                     f"the column {name!r} must hold whole numbers for this model; round or recode it first."
                 )
+        for name, count in self.model.level_counts.items():
+            if name in columns and not np.all(np.isin(columns[name], np.arange(count))):
+                raise ValueError(f"the column {name!r} must hold the codes 0 to {count - 1}; recode it first.")
 
     def _kinds(self) -> dict[str, Any]:
-        """The type of each column of the model's records."""
+        """The type of each column of the model's records; none are known of a model that makes no records."""
+        if not self.model.has_transform:
+            return {}
 
         def one() -> Records:
             key = jax.random.key(0)
