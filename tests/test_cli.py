@@ -121,7 +121,6 @@ def test_fit_writes_draws_with_prior_and_naive_that_read_back_whole(folder):
     assert tree["posterior"]["mean"].shape == (4, 300)
     assert tree.attrs["random_seed"] == 7
     assert "Normal(" in tree.attrs["noisewise_model"]
-    assert "missing_information" in tree["posterior"]["mean"].attrs
     assert json.loads(tree["release"].attrs["document"])["format"] == "dp-release"
 
 
@@ -159,11 +158,14 @@ def test_fit_goes_on_from_its_checkpoint(folder, tmp_path, capsys):
         "--json",
         "--checkpoint",
         f"{tmp_path}/run.npz",
+        "--method",
+        "augmentation",
         *FAST,
     ]
     assert cli.main(command) == 0
     first = json.loads(capsys.readouterr().out)
     assert (tmp_path / "run.npz").exists()
+    assert 0 < first["parameters"][0]["missing_information"] < 1
     assert cli.main(command) == 0
     assert json.loads(capsys.readouterr().out)["parameters"] == first["parameters"]
 
@@ -346,6 +348,33 @@ def test_an_error_of_our_own_is_a_sentence_with_exit_code_1(folder, capsys, monk
 def test_every_command_has_help(command, capsys):
     assert cli.main([command, "--help"]) == 0
     assert "Usage: noisewise" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [("pub", "publish"), ("fit --method fou", "fourier"), ("explain --method co", "counts"), ("study ju-log", "ju-loglinear-means")],
+)  # fmt: skip
+def test_the_shell_completes_commands_engines_and_studies(typed, expected, monkeypatch, capsys):
+    words = f"noisewise {typed}"
+    monkeypatch.setenv("_NOISEWISE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    with pytest.raises(SystemExit, match="0"):  # which is how a shell is answered
+        cli.main([])
+    assert expected in capsys.readouterr().out.split()
+
+
+def test_publish_and_report_as_json_print_nothing_else(folder, tmp_path, capsys):
+    out = tmp_path / "published.json"
+    arguments = ["publish", f"{folder}/records.csv", "-c", f"{folder}/query.toml", "-o", str(out), "--json"]
+    assert cli.main(arguments) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["output"] == str(out)
+    assert said["measurements"] == {"sum": {"numbers": 1, "law": "laplace", "scale": 5.0}}
+    assert (said["n"], said["neighbours"]) == (40, "replace_one")
+    page = tmp_path / "page.html"
+    assert cli.main(["report", f"{folder}/out.nc", "-o", str(page), "--level", "0.8", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"output": str(page), "bytes": page.stat().st_size, "level": 0.8}
 
 
 def test_help_loads_nothing_heavy():

@@ -24,7 +24,7 @@ app = typer.Typer(
     help="Bayesian inference with differential privacy: posteriors that know about the noise.",
     epilog=_EPILOG,
     no_args_is_help=True,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
 
@@ -32,7 +32,7 @@ ReleaseFile = Annotated[
     Path, typer.Argument(metavar="RELEASE.json", help="A release document (format dp-release).", show_default=False)
 ]
 ModelFile = Annotated[
-    Path, typer.Argument(metavar="MODEL.toml", help="A model file: a table \\[model] with a name.", show_default=False)
+    Path, typer.Argument(metavar="MODEL.toml", help="A model file: a table [model] with a name.", show_default=False)
 ]
 Draws = Annotated[int, typer.Option(help="Recorded draws a chain.")]
 Tune = Annotated[int, typer.Option(help="Tuning steps a chain, not recorded.")]
@@ -42,6 +42,20 @@ Seed = Annotated[
 ]
 Level = Annotated[float, typer.Option(help="Probability in the intervals.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and nothing else.")]
+
+
+def _methods(incomplete: str) -> list[str]:
+    """The engines' names, for the shell to complete."""
+    from noisewise.engines.choose import _ENGINES
+
+    return [name for name in ("auto", *_ENGINES) if name.startswith(incomplete)]
+
+
+def _studies(incomplete: str) -> list[str]:
+    """The studies' names, for the shell to complete."""
+    from noisewise.studies import catalogue
+
+    return [name for name in ("list", "all", *(study.name for study in catalogue())) if name.startswith(incomplete)]
 
 
 def _version(wanted: bool) -> None:
@@ -85,6 +99,7 @@ def publish(
     output: Annotated[Path, typer.Option("--output", "-o", help="The release document to write.")] = Path(
         "release.json"
     ),
+    as_json: AsJson = False,
 ) -> None:
     """Publish noisy statistics of confidential records, with their guarantee (for the data holder).
 
@@ -94,7 +109,7 @@ def publish(
     """
     from noisewise.commands import publish as command
 
-    command.run(records, config, output)
+    command.run(records, config, output, as_json=as_json)
 
 
 @app.command()
@@ -109,7 +124,7 @@ def inspect(release: ReleaseFile, as_json: AsJson = False) -> None:
 def explain(
     release: ReleaseFile,
     model: ModelFile,
-    method: Annotated[str, typer.Option(help="Ask about one engine by name.")] = "auto",
+    method: Annotated[str, typer.Option(help="Ask about one engine by name.", autocompletion=_methods)] = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Say which engine would fit a model to a release, why, and why not each of the others."""
@@ -130,7 +145,9 @@ def fit(
     tune: Tune = 1000,
     chains: Chains = 4,
     seed: Seed = None,
-    method: Annotated[str, typer.Option(help="auto, or the name of an engine (see explain).")] = "auto",
+    method: Annotated[
+        str, typer.Option(help="auto, or the name of an engine (see explain).", autocompletion=_methods)
+    ] = "auto",
     checkpoint: Annotated[
         Path | None, typer.Option(help="A file from which the same command goes on.", show_default=False)
     ] = None,
@@ -150,7 +167,7 @@ def fit(
 
     Prints for each parameter the mean, sd, interval, R-hat, effective sample sizes and the records' share: the part of
     the posterior variance that would be left if the records were known. The file holds the draws with the prior and the
-    naive posterior to compare with, and is what [bold]noisewise report[/bold] reads. Ctrl-C keeps the draws made so far.
+    naive posterior to compare with, and is what **noisewise report** reads. Ctrl-C keeps the draws made so far.
     """
     from noisewise.commands import fit as command
 
@@ -186,20 +203,26 @@ def report(
         ),
     ] = None,
     level: Level = 0.9,
+    as_json: AsJson = False,
 ) -> None:
     """Write the results of a fit as one self-contained HTML page.
 
     The page says what was published, the model, which engine ran and why, whether the draws can be trusted, and what privacy cost
-    (after [bold]noisewise fit --price[/bold]); it needs no network and can be sent as it is.
+    (after **noisewise fit --price**); it needs no network and can be sent as it is.
     """
     from noisewise.commands import report as command
 
-    command.run(results, output, level=level)
+    command.run(results, output, level=level, as_json=as_json)
 
 
 @app.command()
 def study(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="list, a study's name, or all.", show_default=False)],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="list, a study's name, or all.", show_default=False, autocompletion=_studies
+        ),
+    ],
     replicates: Annotated[
         int | None, typer.Option(help="Replicates of each cell; default: as in the paper.", show_default=False)
     ] = None,
@@ -218,7 +241,7 @@ def study(
 ) -> None:
     """Run an experiment of the papers by name, or go on with it.
 
-    [bold]noisewise study list[/bold] says what each shows and costs. Writes the rows (Parquet, NetCDF), plots, and a table
+    **noisewise study list** says what each shows and costs. Writes the rows (Parquet, NetCDF), plots, and a table
     that puts the paper's numbers beside those seen here. A run that was stopped goes on with the same command; neither the
     number of workers nor their deaths change a number.
     """

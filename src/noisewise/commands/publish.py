@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from noisewise.query_file import load_plan
 from noisewise.release.publish import publish
 
 
-def run(records: Path, config: Path, output: Path) -> None:
+def run(records: Path, config: Path, output: Path, *, as_json: bool = False) -> None:
     """Read the plan, then the records, publish and write."""
     writable(output, ".json")
     plan = load_plan(existing(config, "query file"))
@@ -21,6 +22,20 @@ def run(records: Path, config: Path, output: Path) -> None:
         table, plan.queries, plan.noises, n=plan.n, neighbours=plan.neighbours, names=plan.names, delta=plan.delta
     )
     release.save(output)
+    if as_json:
+        found = {
+            "output": str(output),
+            "n": release.n,
+            "neighbours": release.neighbours,
+            "guarantee": str(release.privacy),
+            "measurements": {
+                name: {"numbers": m.mechanism.size, "law": m.noise.name, "scale": np.asarray(m.noise.scale).tolist()}
+                for name, m in zip(release.names, release.measurements, strict=True)
+                if m.noise is not None
+            },
+        }
+        say(json.dumps(found, indent=2))
+        return
     count = "an undisclosed number of" if release.n is None else f"{release.n:,}"
     say(f"Published {release.size} numbers about {count} records of {records}, guarantee {release.privacy}.")
     for name, measurement in zip(release.names, release.measurements, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,15 @@ from noisewise.report.page import report
 from noisewise.report.summary import LEVEL, check_level
 
 
-def run(results: Path, output: Path | None, *, level: float = LEVEL) -> None:
+def run(results: Path, output: Path | None, *, level: float = LEVEL, as_json: bool = False) -> None:
     """Read the NetCDF file and write the page."""
     check_level(level)
     output = writable(output if output is not None else results.with_suffix(".html"), ".html")
     tree = load_tree(existing(results, "file of results", "noisewise fit -o OUT.nc writes one"))
     report(tree, output, level=level)
+    if as_json:
+        say(json.dumps({"output": str(output), "bytes": output.stat().st_size, "level": level}, indent=2))
+        return
     say(f"Wrote {output} ({output.stat().st_size / 1e6:.1f} MB, one file, no network needed).")
 
 
