@@ -34,7 +34,7 @@ sbc: $(STAMP)    ## calibrate every engine with every model and noise law, into 
 	$(BIN)/python benchmarks/sbc.py
 
 docs: $(VENV)/.docs ## the documentation as a site, in out/site
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # --quiet would hide the warnings from --strict
 
 browser: $(VENV)/.browser ## the report in a real Chromium (Debian: apt-get install chromium)
 	$(BIN)/python -m pytest -q tests/report/browser_checks.py
