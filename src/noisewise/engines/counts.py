@@ -151,7 +151,7 @@ def _multinomial(model: Bernoulli | Categorical, release: Release, cells: Cells,
             at = np.clip(total - sizes.least, 0, n - sizes.least).astype(int)
             return np.where(possible, prior[at] - log_rising(total, whole), -np.inf)
 
-        sums = solve(cells, np.arange(size), n, log_weight, everywhere=np.arange(sizes.least, n + 1.0))
+        sums = solve(cells, np.arange(size), n, log_weight, least=sizes.least)
         share = np.sum(sums.chain.total.mass * sums.message.mass)
         mean, sd = over_windows(sums.chain, Window(sums.message.first, sums.message.mass / share), cells.weights)
         order, log_marginal = list(range(size)), sums.log_total
@@ -159,7 +159,7 @@ def _multinomial(model: Bernoulli | Categorical, release: Release, cells: Cells,
         measured = np.any([layer.slope != 0 for layer in cells.layers], axis=0)
         last = int(np.flatnonzero(~measured)[0]) if not np.all(measured) else 0 if size == 2 else size - 1
         others = np.array([k for k in range(size) if k != last])
-        sums = solve(cells, others, n, remainder(cells, last, n))
+        sums = solve(cells, others, n, remainder(cells, last, n), last=last)
         counted = np.empty((size, 2))
         counted[others] = [moments(law) for law in sums.laws]
         left = n - sums.law.first - sums.law.mass.size + 1

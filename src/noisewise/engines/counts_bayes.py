@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.special import logsumexp
 
 from noisewise.engines.base import Exact, Sampler
 from noisewise.engines.counts_cells import Cells, Unsupported, log_rising
@@ -34,8 +35,6 @@ from noisewise.engines.counts_windows import (
     Window,
     chain_of,
     cut,
-    cut_short,
-    laws,
     log_factors,
     modes,
     moments,
@@ -274,16 +273,60 @@ def _solve(
         inside = (at >= 0) & (at < windows[last].size)
         return np.where(inside, heights[last][np.clip(at, 0, windows[last].size - 1).astype(int)], -np.inf)
 
-    top = weigh(chain_of(scaled, log_mass, fall), log_rest, n, fall)
+    top = weigh(chain_of(scaled, log_mass, fall), log_rest, float(np.max(heights[last])), fall)
     if top is None or not top.trusted:
+        return None
+    if _log_lost(cells, where, n, fall, chains, tilts, tilt, windows, last) > top.log_total - tilt * n + np.log(
+        CUT_OFF
+    ):
         return None
     begin = n - top.law.first - top.law.mass.size + 1
     found = top.laws.copy()
     found.insert(last, cut(Window(begin, top.law.mass[::-1]), int(windows[last][0]), windows[last].size))
-    if cut_short(found[last], n):
-        return None
     log_marginal = top.log_total - float(log_rising(n, cells.weights[where[0]].sum())) + float(cells.log_size(n))
     return _Solved(chains, top, last, found, log_marginal)
+
+
+def _log_lost(
+    cells: Cells,
+    where: list[np.ndarray],
+    n: int,
+    fall: float,
+    chains: dict[tuple[int, int], Chain],
+    tilts: dict[tuple[int, int], float],
+    tilt: float,
+    windows: list[np.ndarray],
+    last: int,
+) -> float:
+    """The log of a bound on what all windows leave out of the sum over tables, in the scale of the tilted classes.
+
+    A chain's law is off by at most ``delta = 2 (J + 1) W exp(-F)`` at every total, so that its factor is below
+    ``P + delta``, and a share ``delta / (P + delta)`` of that may be missing. Classes other than the one in doubt have any total, but
+    for the last, which has its largest value.
+    """
+    counts = np.arange(n + 1.0)
+    rising = {k: log_rising(counts, cells.weights[where[k][0]].sum()) for k in {k for k, _ in chains}}
+    whole, doubtful = [], []
+    for i, window in enumerate(windows):
+        height = log_factors(cells, int(where[0][i]), counts) - tilt * counts
+        share = np.zeros(n + 1)
+        for (k, j), chain in chains.items():
+            if i == j:
+                widest = max(some.mass.size for some in [*chain.windows, *chain.prefix])
+                delta = 2 * (len(chain.windows) + 1) * widest * np.exp(-fall)
+                bound = delta + cut(chain.total, 0, n + 1).mass
+                height += chain.log_mass + np.log(bound) + tilts[k, i] * counts - rising[k]
+                share += delta / bound
+        outside = (counts < window[0]) | (counts > window[-1])
+        share = np.where(outside, 1.0, np.minimum(share, 1.0))
+        whole.append(height)
+        with np.errstate(divide="ignore"):
+            doubtful.append(height + np.log(share))
+    summed = np.array([logsumexp(height) for height in whole])
+    others = summed.sum() - summed - summed[last] + np.max(whole[last])
+    others[last] = summed.sum() - summed[last]
+    lost = [np.max(some) if i == last else logsumexp(some) for i, some in enumerate(doubtful)]
+    return float(logsumexp(others + np.array(lost)))
 
 
 def _tilt_of(windows: list[np.ndarray], heights: list[np.ndarray], n: int) -> float:
@@ -318,8 +361,6 @@ def _moments(
             message = Window(law.first, np.divide(law.mass, share, out=np.zeros_like(share), where=held))
             widest = max(window.mass.size for window in [*chain.windows, *chain.prefix])
             if 2 * (len(chain.windows) + 1) * widest * np.exp(-fall) * np.max(message.mass) > CUT_OFF:
-                return None
-            if any(cut_short(some, n) for some in laws(chain, message)):
                 return None
             rows.append(over_windows(chain, message, weights[i]))
             # the probabilities of a row add up to one, unless rounding or a cut has taken its share

@@ -108,17 +108,14 @@ def chain_of(windows: Sequence[Window], log_mass: float, fall: float) -> Chain:
     return Chain(list(windows), prefix, log_mass)
 
 
-def weigh(
-    chain: Chain, log_weight: LogWeight, n: int, fall: float, everywhere: np.ndarray | None = None
-) -> Weighted | None:
-    """The chain with a weight of its total, at most n; None where no total that the windows hold is possible.
+def weigh(chain: Chain, log_weight: LogWeight, highest: float, fall: float) -> Weighted | None:
+    """The chain with a weight of its total; None where no total that the windows hold is possible.
 
-    A weight that is not unimodal may be largest where the windows do not look: ``everywhere`` holds all totals then.
+    The weight may be largest where the windows do not look: ``highest`` bounds its logarithm at all totals.
     """
     total = chain.total
     log_message = log_weight(total.counts)
     top = float(np.max(log_message))
-    highest = top if everywhere is None else float(np.max(log_weight(everywhere)))
     if not np.isfinite(top):
         return None
     message = np.exp(log_message - top)
@@ -127,24 +124,20 @@ def weigh(
     if share <= 0:
         return None
     widest = max(window.mass.size for window in [*chain.windows, *chain.prefix])
-    lost = 2 * (len(chain.windows) + 1) * widest * np.exp(min(highest - top, 600.0) - fall)
+    lost = 2 * (len(chain.windows) + 1) * widest * np.exp(np.clip(highest - top, 0.0, 600.0) - fall)
     law, weight = Window(total.first, mass / share), Window(total.first, message)
-    found = laws(chain, weight)
     trusted = bool(lost <= CUT_OFF * share and total.noise * float(np.sum(message)) <= _ROUNDING * share)
-    trusted = trusted and not any(cut_short(some, n) for some in [law, *found])
-    return Weighted(chain, law, weight, found, chain.log_mass + top + float(np.log(share)), trusted)
-
-
-def cut_short(law: Window, n: int) -> bool:
-    """Whether the law of a count in 0..n has mass at an end of its window, which a narrow law can have in one step."""
-    below = law.first > 0 and law.mass[0] > CUT_OFF
-    return bool(below or (law.first + law.mass.size <= n and law.mass[-1] > CUT_OFF))
+    return Weighted(chain, law, weight, laws(chain, weight), chain.log_mass + top + float(np.log(share)), trusted)
 
 
 def solve(
-    factors: Factors, cells: np.ndarray, n: int, log_weight: LogWeight, everywhere: np.ndarray | None = None
+    factors: Factors, cells: np.ndarray, n: int, log_weight: LogWeight, *, last: int | None = None, least: int = 0
 ) -> Weighted:
-    """The sums over the counts of some cells, with windows as wide as it takes, and tilted where that helps."""
+    """The sums over the counts of some cells, with windows as wide as it takes, and tilted where that helps.
+
+    Where the weight is the factor of a ``last`` cell, its largest value is known from that; otherwise all totals from ``least``
+    to n are looked at.
+    """
     tilts = [0.0]
     too_wide: Unsupported | None = None
     for fall in FALLS:
@@ -156,7 +149,12 @@ def solve(
             except Unsupported as reason:
                 too_wide = reason
                 continue
-            found = weigh(chain, _tilted(log_weight, tilts[at]), n, fall, everywhere)
+            tilted = _tilted(log_weight, tilts[at])
+            if last is None:
+                highest = float(np.max(tilted(np.arange(least, n + 1.0))))
+            else:
+                highest = tilts[at] * n + log_highest(Tilted(factors, tilts[at]), last, n)
+            found = weigh(chain, tilted, highest, fall)
             if found is not None and found.trusted:
                 return found
     raise too_wide or ValueError(
@@ -212,6 +210,19 @@ def log_factors(factors: Factors, cell: int, counts: np.ndarray) -> np.ndarray:
     short = (1 << max(8, (counts.size - 1).bit_length())) - counts.size
     padded = np.pad(np.asarray(counts, dtype=float), (0, short), mode="edge")
     return factors.log_factors(padded[None], np.array([cell]))[0, : counts.size]
+
+
+def log_highest(factors: Factors, cell: int, n: int) -> float:
+    """A bound on ``log f`` of one cell over all counts up to n, tight to within ``log 2``."""
+    at = modes(factors, np.array([cell]), n)
+    if factors.weights[cell] >= 1:
+        return float(np.max(log_factors(factors, cell, at)))
+    # the rising part falls from one, at most by the half from 2^k to 2^(k+1); the likelihood is concave
+    low = np.concatenate([[0.0], 2.0 ** np.arange(int(n).bit_length())])
+    high = np.append(low[1:] - 1, float(n))
+    places = np.clip(at, low, high)
+    likelihood = factors.log_likelihood(places[None], np.array([cell]))[0]
+    return float(np.max(likelihood + log_rising(low, factors.weights[cell])))
 
 
 def remainder(factors: Factors, cell: int, n: int) -> LogWeight:
