@@ -303,3 +303,18 @@ def test_sums_it_cannot_transform_are_refused_with_the_reason():
     assert "one released sum" in Fourier().supports(nw.models.Normal(), release).reason
     ragged = sum_release(nw.noise.Laplace(2.0), 49.0, 10, nw.Column(0.3, 5))
     assert "lattice" in Fourier().supports(nw.models.Poisson(1, 1), ragged).reason
+
+
+def test_two_narrow_modes_are_both_found_and_weighed():
+    """A sum of squares does not know the sign of the mean: the prior alone weighs the two, ``tanh(m m0 / tau^2)`` apart."""
+    n, m, m0, tau = 10**6, 1.5, 0.3, 2.0
+    query = nw.queries.Moments({"x": nw.Column(-20, 20)}, [{"x": 2}])
+    release = nw.Release([nw.Measurement(query, nw.noise.Gaussian(50.0), [(1 + m**2) * n])], n=n)
+    sampler = Fourier().build(nw.models.Normal((m0, tau), sd=1.0), release, KEY)
+    exact = sampler.exact()
+    balance = np.tanh(m * m0 / tau**2)
+    assert float(exact.means["mean"]) == pytest.approx(m * balance, rel=1e-3)
+    assert float(exact.sds["mean"]) == pytest.approx(m * np.sqrt(1 - balance**2), rel=1e-3)
+    draws = np.asarray(jax.vmap(sampler.draw)(jax.random.split(KEY, 2000)).theta["mean"])
+    assert np.all(np.abs(np.abs(draws) - m) < 0.01)
+    assert abs(np.mean(draws > 0) - (1 + balance) / 2) < 4 * 0.5 / np.sqrt(2000)

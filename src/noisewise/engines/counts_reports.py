@@ -30,7 +30,7 @@ from noisewise.engines.counts_cells import Cells, Unsupported, known_n, log_risi
 from noisewise.engines.counts_moments import given_total, over_windows
 from noisewise.engines.counts_samplers import Dirichlets, Totals, WindowSampler, splits_of
 from noisewise.engines.counts_windows import Chain, Window, moments, solve
-from noisewise.engines.fourier_panels import Inverse, PanelSampler, adapt, bracket
+from noisewise.engines.fourier_panels import Inverse, PanelSampler, adapt, brackets
 from noisewise.models.bernoulli import Bernoulli
 from noisewise.models.categorical import Categorical
 from noisewise.release.document import Release
@@ -149,8 +149,9 @@ def _share(model: Bernoulli | Categorical, found: Binary) -> Sampler:
         return weights[1] * log_one + weights[0] * log_zero - betaln(*weights) + likelihood
 
     reach = min(_REACH + _REACH / float(weights.min()), _LARGEST_LOGIT)
-    low, high = bracket(log_density, -reach, reach)
-    panels = adapt(log_density, low, high, float(np.max(log_density(np.linspace(low, high, 1025)))))
+    intervals = brackets(log_density, -reach, reach)
+    top = max(float(np.max(log_density(np.linspace(low, high, 1025)))) for low, high in intervals)
+    panels = adapt(log_density, intervals, top)
     p = expit(sign * panels.nodes)
     mean = float(np.sum(panels.masses * p))
     sd = np.full(2, np.sqrt(np.sum(panels.masses * (p - mean) ** 2)))

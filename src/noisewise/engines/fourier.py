@@ -25,7 +25,7 @@ from noisewise.engines.base import Engine, Exact, Sampler, Support
 from noisewise.engines.fourier_custom import Unsupported
 from noisewise.engines.fourier_density import NotConverged, approximate_log_density, log_density
 from noisewise.engines.fourier_laws import Problem, problem
-from noisewise.engines.fourier_panels import Inverse, Panels, PanelSampler, adapt, bracket
+from noisewise.engines.fourier_panels import Inverse, Panels, PanelSampler, adapt, brackets
 from noisewise.engines.fourier_plane import Boxes, PlaneSampler, Ridge, Rough, adapt_boxes, find_ridge
 from noisewise.models.base import Model
 from noisewise.models.bernoulli import Bernoulli
@@ -88,11 +88,11 @@ class Posterior:
         self.model, self.given = model, given
         if model.free_size > 2:
             raise Unsupported(f"it tabulates one or two parameters, and the model has {model.free_size}")
-        intervals = _start(model)
+        intervals = prior_interval(model)
         self.ridge: Ridge | None = None
         if model.free_size == 1:
-            self.low, self.high = bracket(self.approximate, *intervals[0])
-            trial = np.linspace(self.low, self.high, 2 * _BATCH + 1)
+            self.intervals = brackets(self.approximate, *intervals[0])
+            trial = _places(self.intervals, 2 * _BATCH + 1)
         else:
             self.ridge = find_ridge(self.approximate, *intervals)
             w = np.linspace(self.ridge.low, self.ridge.high, _TRIAL)
@@ -102,7 +102,7 @@ class Posterior:
 
     def approximate(self, free: np.ndarray) -> np.ndarray:
         """The log density by the saddle-point approximation, within about three units."""
-        return _batched(self._approximate, free)
+        return batched(self._approximate, free)
 
     def exact(self, free: np.ndarray) -> np.ndarray:
         """The log density; the approximation where the density is below exp(-40) of its largest value."""
@@ -110,7 +110,7 @@ class Posterior:
         matters = np.flatnonzero(values > self.top - _NEGLIGIBLE)
         if matters.size:
             try:
-                values[matters] = _batched(self._exact, free[matters])
+                values[matters] = batched(self._exact, free[matters])
             except NotConverged:
                 raise Unsupported(
                     "the sum is nearly discrete under parameters that matter (few records, or few of them between the "
@@ -121,7 +121,7 @@ class Posterior:
     def try_out(self) -> None:
         """Refuse a posterior for which the integrals do not converge, before any long work."""
         if self.ridge is None:
-            self.exact(np.linspace(self.low, self.high, 33))
+            self.exact(_places(self.intervals, _TRIAL))
             return
         w, r = np.linspace(self.ridge.low, self.ridge.high, 7), np.linspace(-self.ridge.reach, self.ridge.reach, 7)
         grid = np.meshgrid(w, r, indexing="ij")
@@ -131,7 +131,7 @@ class Posterior:
         """Exact moments and a sampler, from panels or boxes."""
         tables: Panels | Boxes
         if self.ridge is None:
-            tables = adapt(self.exact, self.low, self.high, self.top)
+            tables = adapt(self.exact, self.intervals, self.top)
         else:
             try:
                 tables = adapt_boxes(self.exact, self.ridge, self.top)
@@ -140,7 +140,7 @@ class Posterior:
                     'The posterior density is too rough for the Fourier engine\'s boxes; use method="augmentation" instead.'
                 ) from None
         masses = tables.masses.ravel()
-        theta = _theta(self.model, tables.nodes.reshape(masses.size, -1))
+        theta = constrained(self.model, tables.nodes.reshape(masses.size, -1))
         means, sds = {}, {}
         for name in self.model.parameters:
             weight = masses.reshape(-1, *(1,) * (theta[name].ndim - 1))
@@ -153,11 +153,11 @@ class Posterior:
         return PlaneSampler(self.model, tables, known)
 
     def _approximate(self, free: np.ndarray) -> np.ndarray:
-        theta = _theta(self.model, free)
+        theta = constrained(self.model, free)
         return _log_prior(self.model, free) + approximate_log_density(self.given.law, theta, self.given.released)
 
     def _exact(self, free: np.ndarray) -> np.ndarray:
-        theta = _theta(self.model, free)
+        theta = constrained(self.model, free)
         if self.given.trusted is not None and not np.all(self.given.trusted(theta)):
             raise Unsupported(
                 "the density of a record does not integrate to one on the quadrature: it has kinks or jumps, or "
@@ -172,19 +172,18 @@ def log_prior_total(model: Model) -> float:
         return 0.0
 
     def log_prior(free: np.ndarray) -> np.ndarray:
-        return _batched(lambda some: _log_prior(model, some), free)
+        return batched(lambda some: _log_prior(model, some), free)
 
-    intervals = _start(model)
+    intervals = prior_interval(model)
     if model.free_size == 1:
-        low, high = bracket(log_prior, *intervals[0])
-        top = float(np.max(log_prior(np.linspace(low, high, 2 * _BATCH + 1))))
-        return adapt(log_prior, low, high, top).log_total
+        found = brackets(log_prior, *intervals[0])
+        return adapt(log_prior, found, float(np.max(log_prior(_places(found, 2 * _BATCH + 1))))).log_total
     ridge = find_ridge(log_prior, *intervals)
     along = ridge.free(np.linspace(ridge.low, ridge.high, 2 * _BATCH + 1), np.zeros(2 * _BATCH + 1))[0]
     return adapt_boxes(log_prior, ridge, float(np.max(log_prior(along)))).log_total
 
 
-def _start(model: Model) -> tuple[tuple[float, float], ...]:
+def prior_interval(model: Model) -> tuple[tuple[float, float], ...]:
     """Intervals of the free coordinates that hold the posterior of any release."""
     if isinstance(model, Bernoulli):
         reach = min(_REACH + _NEGLIGIBLE / float(min(model.a, model.b)), _LARGEST_LOGIT)
@@ -207,12 +206,16 @@ def _start(model: Model) -> tuple[tuple[float, float], ...]:
     return ((middle - min(_REACH + _NEGLIGIBLE / float(model.shape), _LARGEST_LOGIT), middle + _REACH),)
 
 
+def _places(intervals: list[tuple[float, float]], count: int) -> np.ndarray:
+    return np.concatenate([np.linspace(low, high, count) for low, high in intervals])
+
+
 @eqx.filter_jit
 def _unconstrained(model: Model, keys: Key) -> Array:
     return jax.vmap(lambda key: model.unconstrain(model.sample_prior(key)))(keys)
 
 
-def _batched(function: Callable[[np.ndarray], np.ndarray], points: np.ndarray) -> np.ndarray:
+def batched(function: Callable[[np.ndarray], np.ndarray], points: np.ndarray) -> np.ndarray:
     """The function of all points, a fixed number at a time: one compiled shape, and bounded memory."""
     short = -points.shape[0] % _BATCH
     padded = np.concatenate([points, np.repeat(points[-1:], short, axis=0)])
@@ -221,7 +224,7 @@ def _batched(function: Callable[[np.ndarray], np.ndarray], points: np.ndarray) -
 
 
 @eqx.filter_jit
-def _constrained(model: Model, free: Array) -> dict[str, Array]:
+def _map(model: Model, free: Array) -> dict[str, Array]:
     return jax.vmap(model.constrain)(free)
 
 
@@ -230,12 +233,13 @@ def _log_prior_free(model: Model, free: Array) -> Array:
     return jax.vmap(model.log_prior_free)(free)
 
 
-def _theta(model: Model, free: np.ndarray) -> dict[str, np.ndarray]:
+def constrained(model: Model, free: np.ndarray) -> dict[str, np.ndarray]:
+    """Parameters at rows of free coordinates, as the laws of records take them."""
     if isinstance(model, Bernoulli):
         # near one, 1 - p would have lost the digits that decide how many records are zero
         return {"p": expit(free).reshape(-1), "not p": expit(-free).reshape(-1)}
     rows = jnp.asarray(free).reshape(free.shape[0], -1)
-    return {name: np.asarray(value) for name, value in _constrained(model, rows).items()}
+    return {name: np.asarray(value) for name, value in _map(model, rows).items()}
 
 
 def _log_prior(model: Model, free: np.ndarray) -> np.ndarray:

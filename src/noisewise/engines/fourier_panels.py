@@ -29,6 +29,9 @@ _ACCURACY = 1e-12
 _START = 12
 _ROUNDS = 30
 _NEWTON = 5
+_GRID = 129
+_ZOOMS = 40
+_MOST_MAXIMA = 8
 
 NODES, WEIGHTS = legendre.leggauss(_NODES)
 COEFFICIENTS = (legendre.legvander(NODES, _NODES - 1) * WEIGHTS[:, None]).T * (np.arange(_NODES) + 0.5)[:, None]
@@ -60,25 +63,67 @@ class Panels:
         return float(self.log_scale + np.log(np.sum(0.5 * self.width[:, None] * WEIGHTS * self.density)))
 
 
-def bracket(
+def brackets(
     log_density: Callable[[np.ndarray], np.ndarray], low: float, high: float, nats: float = 50.0
-) -> tuple[float, float]:
-    """The interval outside which a roughly known log density lies ``nats`` below its largest value."""
-    for _ in range(40):
-        grid = np.linspace(low, high, 129)
+) -> list[tuple[float, float]]:
+    """Disjoint intervals outside which a roughly known log density lies ``nats`` below its largest value.
+
+    Every local maximum on a grid is followed: how high a narrow one is, only its own neighbourhood tells.
+    """
+    found: list[tuple[float, float, float]] = []
+    waiting = [(low, high, 0)]
+    while waiting:
+        low, high, depth = waiting.pop()
+        grid = np.linspace(low, high, _GRID)
         values = log_density(grid)
-        kept = np.flatnonzero(values > np.max(values) - nats)
-        first, last = max(kept[0] - 1, 0), min(kept[-1] + 1, grid.size - 1)
-        low, high = float(grid[first]), float(grid[last])
-        if last - first > grid.size // 2:
-            break
-    return low, high
+        parts = _around_maxima(values, nats)
+        if not parts:
+            continue
+        if depth == _ZOOMS or (len(parts) == 1 and parts[0][1] - parts[0][0] > _GRID // 2):
+            found.append((float(grid[parts[0][0]]), float(grid[parts[-1][1]]), float(np.max(values))))
+        else:
+            waiting += [(float(grid[first]), float(grid[last]), depth + 1) for first, last in parts]
+    if not found:
+        raise ValueError("The log density is minus infinity or not a number wherever it was looked at.")
+    top = max(height for *_, height in found)
+    merged: list[tuple[float, float]] = []
+    for low, high, height in sorted(found):
+        if height < top - nats:
+            continue
+        if merged and low <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
+        else:
+            merged.append((low, high))
+    return merged
 
 
-def adapt(log_density: Callable[[np.ndarray], np.ndarray], low: float, high: float, log_scale: float) -> Panels:
-    """Panels on [low, high] fine enough for the density ``exp(log_density - log_scale)``."""
-    edges = np.linspace(low, high, _START + 1)
-    waiting = [(float(a), float(b - a)) for a, b in itertools.pairwise(edges)]
+def _around_maxima(values: np.ndarray, nats: float) -> list[tuple[int, int]]:
+    """Stretches of a grid around its highest local maxima, as far as they are within ``nats``, and one node more."""
+    padded = np.concatenate([[-np.inf], values, [-np.inf]])
+    maxima = np.flatnonzero((values >= padded[:-2]) & (values >= padded[2:]) & (values > -np.inf))
+    maxima = maxima[np.argsort(-values[maxima], kind="stable")][:_MOST_MAXIMA]
+    stretches: list[tuple[int, int]] = []
+    for at in sorted(maxima):
+        low = np.flatnonzero(values[: at + 1] <= values[at] - nats)
+        high = np.flatnonzero(values[at:] <= values[at] - nats)
+        first = int(low[-1]) if low.size else 0
+        last = int(at + high[0]) if high.size else values.size - 1
+        if stretches and first < stretches[-1][1]:
+            stretches[-1] = (min(first, stretches[-1][0]), max(last, stretches[-1][1]))
+        else:
+            stretches.append((first, last))
+    return stretches
+
+
+def adapt(
+    log_density: Callable[[np.ndarray], np.ndarray], intervals: list[tuple[float, float]], log_scale: float
+) -> Panels:
+    """Panels on disjoint intervals fine enough for the density ``exp(log_density - log_scale)``."""
+    waiting = [
+        (float(a), float(b - a))
+        for low, high in intervals
+        for a, b in itertools.pairwise(np.linspace(low, high, _START + 1))
+    ]
     kept: list[tuple[float, float, np.ndarray]] = []
     for _ in range(_ROUNDS):
         begin, width = np.array(waiting).T
