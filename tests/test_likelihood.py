@@ -12,6 +12,7 @@ import pytest
 from scipy import optimize, special, stats
 
 import noisewise as nw
+from noisewise.engines import exact_likelihood
 from noisewise.engines.counts_cells import Unsupported
 from noisewise.engines.exact_likelihood import exact_log_likelihood
 from noisewise.likelihood import Estimate
@@ -134,6 +135,84 @@ def test_the_direct_maximum_of_a_categorical_release():
     np.testing.assert_allclose(found.covariance.sum(axis=0), 0.0, atol=1e-12)
 
 
+def test_counts_of_many_records_are_climbed_by_windows():
+    """With Gaussian noise the counts are nearly normal: ``s ~ N(n p, n (diag p - p p') + b^2)``, to the order of 1/n."""
+    n, scale = 10**6, np.array([3000.0, 800.0, 2000.0])
+    query = nw.queries.Counts(levels={"x": 3}, tables=[("x",)])
+    value = np.array([203_000.0, 297_500.0, 502_000.0])
+    release = nw.Release([nw.Measurement(query, nw.noise.Gaussian(scale), [value])], n=n)
+    found = nw.mle(nw.models.Categorical([1, 1, 1]), release)
+    assert found.converged
+
+    def loss(q):
+        p = np.array([*q, 1 - q.sum()])
+        return -stats.multivariate_normal.logpdf(value, n * p, n * (np.diag(p) - np.outer(p, p)) + np.diag(scale**2))
+
+    best = optimize.minimize(loss, value[:2] / n, method="Nelder-Mead", options={"xatol": 1e-10, "fatol": 1e-12}).x
+    spread = np.sqrt(np.diag(found.covariance))
+    np.testing.assert_allclose(found.theta["p"], [*best, 1 - best.sum()], atol=1e-3 * spread.min())
+    p = found.theta["p"]
+    outer = np.linalg.inv(n * (np.diag(p) - np.outer(p, p)) + np.diag(scale**2)) * n**2
+    basis = np.array([[1.0, 0.0, -1.0], [0.0, 1.0, -1.0]])
+    covariance = basis.T @ np.linalg.inv(basis @ outer @ basis.T) @ basis
+    np.testing.assert_allclose(found.covariance, covariance, rtol=5e-3)
+    assert found.log_likelihood == pytest.approx(-loss(best), abs=1e-2)
+
+
+def test_windows_and_whole_sums_have_one_maximum(monkeypatch):
+    query = nw.queries.Counts(levels={"x": 3}, tables=[("x",)])
+    noise = nw.noise.DiscreteLaplace(2.0)
+    release = nw.Release([nw.Measurement(query, noise, [[14, 5, 12]])], n=30)
+    whole = nw.mle(nw.models.Categorical([1, 1, 1]), release)
+    monkeypatch.setattr(exact_likelihood, "_MOST_PAIRS", 1)
+    windows = nw.mle(nw.models.Categorical([1, 1, 1]), release)
+    assert "windows" in windows.verdict
+    np.testing.assert_allclose(windows.theta["p"], whole.theta["p"], atol=1e-7)
+    np.testing.assert_allclose(windows.covariance, whole.covariance, rtol=1e-3, atol=1e-9)
+    assert windows.log_likelihood == pytest.approx(whole.log_likelihood, abs=1e-9)
+
+
+def poisson_log_likelihood(rate: float, value: float, scale: float, n: int, upper: int) -> float:
+    """A sum of n counts clamped at the upper bound, convolved, with discrete Gaussian noise."""
+    pmf = stats.poisson.pmf(np.arange(upper + 1), rate)
+    pmf[-1] = stats.poisson.sf(upper - 1, rate)
+    total = np.ones(1)
+    for _ in range(n):
+        total = np.convolve(total, pmf)
+    k = np.arange(-400, 401)
+    noise = np.exp(-0.5 * ((value - np.arange(total.size)) / scale) ** 2) / np.exp(-0.5 * (k / scale) ** 2).sum()
+    return float(np.log(total @ noise))
+
+
+def test_the_curve_of_one_released_sum_is_climbed_and_its_bend_measured():
+    query = nw.queries.Moments({"x": nw.Column(0, 4)}, [{"x": 1}])
+    release = nw.Release([nw.Measurement(query, nw.noise.DiscreteGaussian(6.0), [61])], n=25)
+    found = nw.mle(nw.models.Poisson(7, 1), release)
+    at, error = maximum(lambda rate: poisson_log_likelihood(rate, 61, 6.0, 25, 4), 1.0, 6.0)
+    assert found.converged
+    assert found.method == "direct"
+    assert float(found.theta["rate"]) == pytest.approx(at, abs=1e-6)
+    assert float(found.standard_errors["rate"]) == pytest.approx(error, rel=1e-4)
+    assert found.log_likelihood == pytest.approx(poisson_log_likelihood(at, 61, 6.0, 25, 4), abs=1e-9)
+
+
+def test_three_hundred_million_records_have_a_maximum_whatever_the_prior():
+    n, scale = 3 * 10**8, 20_000.0
+    query = nw.queries.Moments({"x": nw.Column(-50, 50)}, [{"x": 1}])
+    release = nw.Release([nw.Measurement(query, nw.noise.Gaussian(scale), [2.5 * n])], n=n)
+    found = nw.mle(nw.models.Normal((-3, 0.001), sd=1.0), release)
+    assert found.converged
+    assert float(found.theta["mean"]) == pytest.approx(2.5, abs=1e-9)
+    assert float(found.standard_errors["mean"]) == pytest.approx(np.sqrt(n + scale**2) / n, rel=1e-5)
+
+
+def test_a_sum_beyond_every_possible_one_has_its_maximum_at_the_edge():
+    query = nw.queries.Moments({"x": nw.Column(0, 1)}, [{"x": 1}])
+    release = nw.Release([nw.Measurement(query, nw.noise.Laplace(2.0), [40.0])], n=30)
+    with pytest.warns(nw.ConvergenceWarning, match="NOT an interior maximum"):
+        assert not nw.mle(nw.models.Poisson(1, 1), release).converged
+
+
 # cloning -----------------------------------------------------------------------------------------------------------------
 
 NORMAL_SUMS = nw.queries.Moments({"x": nw.Column(-2, 3)}, [{"x": 1}])
@@ -212,8 +291,16 @@ def test_what_cannot_be_estimated_is_refused():
         nw.mle(nw.models.UnknownSize(nw.models.Bernoulli(), upper=20), unknown)
     with pytest.raises(ValueError, match="multiple of 4"):
         nw.mle(nw.models.Normal(), normal_release(), clones=10)
-    with pytest.raises(ValueError, match="no direct likelihood"):
-        nw.mle(nw.models.Normal(), normal_release(), method="direct")
+    both = nw.queries.Moments({"x": nw.Column(-2, 3)}, [{"x": 1}, {"x": 2}])
+    with pytest.raises(ValueError, match=r"no direct likelihood.*one released sum"):
+        nw.mle(
+            nw.models.Normal(),
+            nw.Release([nw.Measurement(both, nw.noise.Laplace(1.0), [2.0, 3.0])], n=2),
+            method="direct",
+        )
+    many = nw.Release([nw.Measurement(both, nw.noise.Laplace(1.0), [2e6, 3e6])], n=2_000_000)
+    with pytest.raises(ValueError, match="32 copies of all 2000000 records"):
+        nw.mle(nw.models.Normal(), many)
     with pytest.raises(ValueError, match="method must be"):
         nw.mle(nw.models.Normal(), normal_release(), method="em")
     with pytest.raises(Unsupported, match="not a model of counts"):
