@@ -177,7 +177,7 @@ def build_tree(
 
 def document_of(release: Release) -> str:
     """The release document as JSON text, or the sentence that says why the release cannot be written as one."""
-    from noisewise.release.mechanism_documents import in_place
+    from noisewise.release.query_documents import in_place
     from noisewise.release.schema import write_document
 
     try:

@@ -10,8 +10,8 @@ import pytest
 from mechanism_cases import CASES
 
 import noisewise as nw
-from noisewise.release.mechanism_documents import in_place
 from noisewise.release.mechanisms.refused import REASONS
+from noisewise.release.query_documents import in_place
 from noisewise.release.schema import write_document
 
 WRITTEN = [name for name in CASES if name.startswith(("k-norm l", "truncated", "clipped", "randomised", "functional"))]

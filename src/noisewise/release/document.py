@@ -57,6 +57,10 @@ class Measurement(eqx.Module):
             raise ValueError("Give a Measurement either a query with its noise or a mechanism, not both.")
         if value is None:
             raise ValueError("A Measurement needs the released value; got None.")
+        if name is not None and (not isinstance(name, str) or "/" in name or name in ("chain", "draw")):
+            raise ValueError(
+                f"The name of a measurement must be a text without '/', and not chain or draw; got {name!r}."
+            )
         self.mechanism = mechanism
         self.value = mechanism.check(value)
         self.name = name

@@ -17,16 +17,12 @@ from noisewise.release.document import Release
 from noisewise.release.mechanism_documents import (
     HOLDING_CODE,
     MECHANISM_DOCUMENTS,
-    QUERY_DOCUMENTS,
-    ArrayFile,
     RandomisedResponseDocument,
     RecordsDocument,
-    Stored,
-    TableFile,
-    in_place,
 )
 from noisewise.release.mechanisms.refused import REASONS
 from noisewise.release.noise import LAWS
+from noisewise.release.query_documents import QUERY_DOCUMENTS, ArrayFile, Stored, TableFile, in_place
 from noisewise.release.schema import FORMAT, VERSION, ReleaseDocument, read_document, write_document
 from noisewise.release.tables import read_columns
 

@@ -51,6 +51,10 @@ class Moments(Query):
             _check_term(term, columns)
         self.bounds = tuple(columns.items())
         self.terms = tuple(tuple(sorted((name, int(power)) for name, power in term.items())) for term in terms)
+        if not np.all(np.isfinite(self.extremes)):
+            raise ValueError(
+                "A monomial of Moments overflows on its bounds; use smaller powers, or rescale the columns."
+            )
         self.l1 = None if l1 is None else float(l1)
         if self.l1 is not None:
             self._check_l1(self.l1)
@@ -100,7 +104,8 @@ class Moments(Query):
         for term in self.terms:
             low, high = 1.0, 1.0
             for name, power in term:
-                ends = [end**power for end in bounds[name].range]
+                with np.errstate(over="ignore"):
+                    ends = [float(np.float64(end) ** power) for end in bounds[name].range]
                 if power % 2 == 0 and bounds[name].range[0] < 0 < bounds[name].range[1]:
                     ends.append(0.0)
                 products = [a * b for a in (low, high) for b in (min(ends), max(ends))]
@@ -254,5 +259,5 @@ def _check_term(term: Mapping[str, int], columns: Mapping[str, Column]) -> None:
             f"columns with bounds: {', '.join(map(repr, columns))}."
         )
     for name, power in term.items():
-        if isinstance(power, bool) or not isinstance(power, int | np.integer) or power < 1:
+        if isinstance(power, bool) or not isinstance(power, int | np.integer) or not 1 <= power < 2**31:
             raise ValueError(f"Powers must be positive integers; got {power!r} for {name!r} in the term {dict(term)}.")

@@ -75,6 +75,8 @@ def publish(
         )
     if names is not None and len(names) != len(mechanisms):
         raise ValueError(f"names must have one name for each query; got {len(names)} for {len(mechanisms)}.")
+    if delta is not None and not (isinstance(delta, int | float | np.number) and 0 < delta < 1):
+        raise ValueError(f"delta must lie strictly between 0 and 1; got {delta!r}.")
     check_counted(mechanisms, 1 if status == "public" else None)
     for mechanism in mechanisms:
         if isinstance(mechanism, AdditiveNoise):

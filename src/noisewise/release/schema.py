@@ -17,18 +17,10 @@ from pydantic import Field
 
 from noisewise.release.document import Measurement, Release, total_privacy
 from noisewise.release.mechanism import Mechanism
-from noisewise.release.mechanism_documents import (
-    MECHANISM_DOCUMENTS,
-    AnyMechanism,
-    ArrayFile,
-    Fetch,
-    Part,
-    Store,
-    TableFile,
-    names_of,
-)
+from noisewise.release.mechanism_documents import MECHANISM_DOCUMENTS, AnyMechanism
 from noisewise.release.privacy import Privacy
 from noisewise.release.query import Neighbours, Norm
+from noisewise.release.query_documents import ArrayFile, Fetch, Part, Store, TableFile, names_of
 
 FORMAT = "dp-release"
 VERSION = 1
