@@ -266,6 +266,11 @@ def test_pipelinedp_s_stored_output_keeps_its_standard_deviations():
         nw.Release.from_pipelinedp(found["laplace"], noise_kind="laplace", partitions=["a", "b", "c"])
     with pytest.raises(ValueError, match="noise_kind must be"):
         nw.Release.from_pipelinedp(found["laplace"], noise_kind="uniform", partitions=["a", "b"])
+    for outputs in (None, [3.0]):
+        with pytest.raises(ValueError, match="must be pairs of a partition and its MetricsTuple"):
+            nw.Release.from_pipelinedp(outputs, **ask)
+    with pytest.raises(ValueError, match="have a partition twice"):
+        nw.Release.from_pipelinedp([*found["laplace"], found["laplace"][0]], **ask)
     one = found["laplace"][:1]
     with pytest.raises(ValueError, match="The clamping interval of the sum is missing"):
         nw.Release.from_pipelinedp(one, noise_kind="laplace", partitions=["b"], metric="sum", n=33)
@@ -323,6 +328,8 @@ def test_tumult_s_stored_noise_buys_the_budget_that_was_spent():
             assert float(release.privacy.loss) == pytest.approx(1.0)  # epsilon = 1, or rho = 1
     with pytest.raises(ValueError, match="The query is missing"):
         nw.Release.from_tumult(entry["noise"][:1], [3.0])
+    with pytest.raises(ValueError, match="'noise_mechanism' of the noise information is missing"):
+        nw.Release.from_tumult(None, [3.0], counts)
     with pytest.raises(ValueError, match="'noise_parameter' of the noise information is missing"):
         nw.Release.from_tumult([{"noise_mechanism": "LAPLACE"}], [3.0], counts)
 
@@ -358,6 +365,7 @@ def test_google_s_laplace_noise_by_parameters():
         ("epsilon must be positive", {"epsilon": 0.0}),
         ("The clamping interval of the sum is missing", {"aggregation": "sum"}),
         ("The query is missing: with l0=2", {"l0": 2}),
+        (r"The clamping interval of 'x' must be \(lower, upper\); got \(5,\)", {"aggregation": "sum", "bounds": (5,)}),
         ("must be finite released numbers", {"value": math.nan}),
     ],
 )
@@ -411,6 +419,12 @@ def test_diffprivlib_s_ends_are_kept(mechanisms):
     grid = np.linspace(0, 20, 20001)
     density = np.exp([float(again.noise.log_prob(np.array(point - 3.0))) for point in grid[::100]])
     assert abs(mean - np.average(grid[::100], weights=density)) < 4 * error
+
+
+def test_a_diffprivlib_mechanism_of_another_sensitivity_is_told(mechanisms):
+    query = nw.queries.Moments({"x": nw.Column(0, 2)}, [{"x": 1}])
+    with pytest.warns(UserWarning, match=r"was told the sensitivity 0.2, but the query's is 2 .* give mean=True"):
+        nw.Release.from_diffprivlib(mechanisms.Laplace(epsilon=1, sensitivity=0.2), 1.0, query, n=10)
 
 
 @pytest.mark.parametrize("name", ["Staircase", "Uniform", "Snapping", "LaplaceFolded"])

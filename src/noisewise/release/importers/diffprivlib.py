@@ -16,6 +16,7 @@ records, so that number and scale are multiplied by n.
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 from noisewise.release.document import Measurement, Release
@@ -52,6 +53,7 @@ def from_diffprivlib(
     if mean and n is None:
         raise needed("The number of records", "a mean is a sum over n", "Give n=.")
     factor = float(n) if mean and n is not None else 1.0
+    _compare(mechanism, query, factor, neighbours)
     released = numbers(value, "The value") * factor
     law = scaled(_law(mechanism, name), factor)
     ends = [_end(getattr(mechanism, side, None), factor) for side in ("lower", "upper")]
@@ -59,6 +61,19 @@ def from_diffprivlib(
         drawn_again = TruncatedNoise(query, law, lower=ends[0], upper=ends[1])
         return Release([Measurement(mechanism=drawn_again, value=released)], n, neighbours=neighbours)
     return Release([measurement(query, law, released, lower=ends[0], upper=ends[1])], n, neighbours=neighbours)
+
+
+def _compare(mechanism: Any, query: Query, factor: float, neighbours: Neighbours) -> None:
+    """Warn where the mechanism was told another sensitivity than the query has: most likely it randomised something else."""
+    told = float(mechanism.sensitivity) * factor
+    found = query.sensitivity("l2" if "Gaussian" in type(mechanism).__name__ else "l1", neighbours)
+    if found > 0 and not math.isclose(told, found, rel_tol=1e-6):
+        warnings.warn(
+            f"diffprivlib's {type(mechanism).__name__} was told the sensitivity {told:g}, but the query's is {found:g} under "
+            f"{neighbours}. Check the query and its bounds, and give mean=True if a mean was randomised.",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 def _law(mechanism: Any, name: str) -> Noise:

@@ -75,7 +75,8 @@ def from_google_dp(
     if aggregation == "sum":
         if bounds is None:
             raise needed("The clamping interval of the sum", "the noise grows with it", "Give bounds=(lower, upper).")
-        largest = max(abs(float(bounds[0])), abs(float(bounds[1])))
+        interval = dict(sum_query(column, bounds, "Google").bounds)[column]
+        largest = max(abs(float(interval.lower)), abs(float(interval.upper)))
     law = _law(noise, epsilon, delta, l1=l0 * linf * largest, l2=math.sqrt(l0) * linf * largest)
     released = numbers(value, "The value")
     if query is None:

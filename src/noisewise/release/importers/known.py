@@ -24,7 +24,10 @@ def needed(what: str, why: str, how: str) -> ValueError:
 
 def sum_query(column: str, bounds: Sequence[float], origin: str) -> Moments:
     """The sum of one clamped column."""
-    lower, upper = (float(end) for end in bounds)
+    try:
+        lower, upper = (float(end) for end in bounds)
+    except (TypeError, ValueError):
+        raise ValueError(f"The clamping interval of {column!r} must be (lower, upper); got {bounds!r}.") from None
     return Moments({column: Column(lower, upper, origin=origin)}, [{column: 1}])
 
 

@@ -36,7 +36,7 @@ def from_pipelinedp(
     neighbours: Neighbours = "add_remove_one",
 ) -> Release:
     """A release by PipelineDP (see :meth:`noisewise.Release.from_pipelinedp`)."""
-    found = {key: _fields(metrics) for key, metrics in (outputs.items() if isinstance(outputs, Mapping) else outputs)}
+    found = _by_partition(outputs)
     missing = [key for key in partitions if key not in found]
     extra = [key for key in found if key not in list(partitions)]
     if missing or extra:
@@ -69,6 +69,18 @@ def from_pipelinedp(
             f"The metric {metric!r} of {len(partitions)} partition(s) is not read here; counts are, and the sum of one partition."
         )
     return Release([measurement(asked, law, numbers(values, metric), name=metric)], n, neighbours=neighbours)
+
+
+def _by_partition(outputs: Any) -> dict[Any, dict[str, Any]]:
+    """The metrics of every partition: a mapping, or pairs."""
+    try:
+        pairs = list(outputs.items() if isinstance(outputs, Mapping) else outputs)
+        found = {key: _fields(metrics) for key, metrics in pairs}
+    except TypeError:
+        raise ValueError(f"The outputs must be pairs of a partition and its MetricsTuple; got {outputs!r}.") from None
+    if len(found) < len(pairs):
+        raise ValueError("The outputs have a partition twice; give those of one aggregation.")
+    return found
 
 
 def _fields(metrics: Any) -> dict[str, Any]:

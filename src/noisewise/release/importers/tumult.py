@@ -31,15 +31,17 @@ def from_tumult(
     neighbours: Neighbours = "add_remove_one",
 ) -> Release:
     """A release by Tumult Analytics (see :meth:`noisewise.Release.from_tumult`)."""
-    infos = [noise_info] if isinstance(noise_info, Mapping) else list(noise_info)
+    infos = [noise_info] if isinstance(noise_info, Mapping) or noise_info is None else list(noise_info)
     if len(infos) != 1:
         raise ValueError(
             f"The noise information holds {len(infos)} noises, so the released number was computed from several noisy ones; "
             "release a count and a sum instead of an average."
         )
     info = infos[0]
+    if not isinstance(info, Mapping):
+        raise needed("The noise information", f"it is {info!r}", "Give session._noise_info(...).")
     for field in ("noise_mechanism", "noise_parameter"):
-        if not isinstance(info, Mapping) or field not in info:
+        if field not in info:
             raise needed(f"{field!r} of the noise information", f"it holds {info!r}", "Give session._noise_info(...).")
     if not isinstance(query, Query):
         raise needed(
