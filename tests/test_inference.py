@@ -125,12 +125,30 @@ def test_codes_of_floating_point_numbers_and_columns_that_no_term_uses_are_no_mi
         ({"q": 0.5}, r"initvals names 'q', but the model's parameters are \['p'\]"),
         ({"p": [0.5, 0.5]}, r"initvals\['p'\] must be finite with shape \(\), or \(3,\)"),
         ({"p": "half"}, r"initvals\['p'\] must be made of numbers; got 'half'"),
+        ({"p": 1.0}, "starting value that the model does not allow"),
+        ({"p": [0.5, 1.5, 0.5]}, "starting value that the model does not allow"),
         ({"p": np.nan}, r"initvals\['p'\] must be finite"),
     ],
 )
 def test_bad_starting_values_get_their_sentence(initvals, sentence):
     with pytest.raises(ValueError, match=sentence):
         sample(initvals=initvals)
+
+
+@pytest.mark.parametrize(
+    ("p", "allowed"),
+    [([0.2, 0.3, 0.5], True), ([0.2, 0.2, 0.2], False), ([0.0, 0.5, 0.5], False), ([-0.1, 0.6, 0.5], False)],
+)
+def test_starting_probabilities_add_up_to_one(p, allowed):
+    def run():
+        nw.sample(nw.models.Categorical([1, 1, 1]), coded(3), initvals={"p": p}, draws=5, tune=5, progressbar=False)
+
+    if allowed:
+        with pytest.warns(nw.ConvergenceWarning):
+            run()
+    else:
+        with pytest.raises(ValueError, match="add up to one"):
+            run()
 
 
 def test_every_acceptance_probability_respects_epsilon_and_a_broken_sensitivity_does_not():

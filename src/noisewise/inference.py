@@ -171,6 +171,16 @@ def _load_summaries() -> None:
     import xarray  # noqa: F401
 
 
+def _allowed(model: Model, theta: Theta) -> bool:
+    """Whether values are inside their parameters' supports, where the unconstrained vector gives them back, and the prior's."""
+    free = jax.vmap(model.unconstrain)(theta)
+    again = jax.vmap(model.constrain)(free)
+    inside = bool(np.all(np.isfinite(free))) and all(
+        np.allclose(value, theta[name], rtol=1e-6, atol=1e-12) for name, value in again.items()
+    )
+    return inside and (not model.has_log_prior or bool(np.all(np.isfinite(jax.vmap(model.log_prior)(theta)))))
+
+
 def _starts(engine: Engine, kernel: Kernel, model: Model, initvals: Mapping[str, Any] | None, chains: int) -> Any:
     """A function from chain keys to starting values: the engine's own, overridden by the given ones."""
     given = _plain(initvals)
@@ -189,10 +199,10 @@ def _starts(engine: Engine, kernel: Kernel, model: Model, initvals: Mapping[str,
                 )
             lanes = theta[name].shape[0]
             theta[name] = jnp.resize(jnp.broadcast_to(jnp.asarray(value), shape), (lanes, *shape[1:]))
-        if given and model.has_log_prior and not np.all(np.isfinite(jax.vmap(model.log_prior)(theta))):
+        if given and not _allowed(model, theta):
             raise ValueError(
-                f"initvals give a starting value outside the support of the prior: {sorted(given)}. "
-                "Give values that the model allows."
+                f"initvals give a starting value that the model does not allow: {sorted(given)}. Probabilities lie between 0 and 1 "
+                "and add up to one, variances are positive, covariance matrices positive definite."
             )
         return theta
 

@@ -117,6 +117,18 @@ def test_a_family_without_a_distribution_function_says_what_is_missing():
         bare.inverse({"rate": jnp.asarray(1.0)}, {"x": jnp.ones(2)}, jax.random.key(0))
 
 
+def test_without_possible_totals_are_those_that_parameters_can_be_drawn_from():
+    n = jnp.asarray(10.0)
+    assert bool(WAITING.form.possible(jnp.asarray([3.0]), n))
+    assert not bool(WAITING.form.possible(jnp.asarray([-3.0]), n))
+    query = nw.queries.TruncatedSum("x", 0.0, 2.0)
+    release = nw.Release([nw.Measurement(query, nw.noise.Laplace(20.0), [-4.0])], n=10)
+    engine = nw.engines.Sufficient(scheme="gibbs")
+    dt = nw.sample(WAITING, release, method=engine, random_seed=5, progressbar=False)
+    assert np.all(np.isfinite(dt.posterior["rate"].values))
+    assert np.all(dt.posterior["rate"].values > 0)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

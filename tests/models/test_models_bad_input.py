@@ -32,6 +32,8 @@ BAD = {
     "prior must be positive": lambda: M.NaiveBayes(2, [2], prior=0),
     "target must differ": lambda: M.NaiveBayes(2, [2], target="x1"),
     "predictors must be one or more different": lambda: M.LinearRegression(("x", "x"), **REGRESSION),
+    "predictors must be the name of a column": lambda: M.LinearRegression("", **REGRESSION),
+    "predictors must be one or more different column names; got 3": lambda: M.LinearRegression(3, **REGRESSION),
     "response must not be": lambda: M.LinearRegression(("x", "y"), "y", **REGRESSION),
     "coef_scale must be positive": lambda: M.LinearRegression(coef_scale=-2, **REGRESSION),
     "variance must be positive": lambda: M.LinearRegression(variance=0, **REGRESSION),

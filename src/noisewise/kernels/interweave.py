@@ -70,5 +70,6 @@ def interweave(
         return Interwoven(*random_walk(key, target, position, walk, moves=moves, correction=exchange)[::2])
     jump_key, walk_key = jax.random.split(key)
     jumped = jump(jump_key, target, position, walk)
-    walked = random_walk(walk_key, target, jumped.position, walk, moves=moves, count=count)
+    start, value = jumped.position, jumped.log_target
+    walked = random_walk(walk_key, target, start, walk, moves=moves, count=count, current=value)
     return Interwoven(walked.position, walked.acceptance, jumped.acceptance)

@@ -111,9 +111,10 @@ def random_walk(
     *,
     moves: int,
     count: Int[Array, ""] | None = None,
+    current: Float[Array, ""] | None = None,
     correction: Correction | None = None,
 ) -> Walked:
-    """``moves`` steps of the random walk, or the first ``count`` (at least one) of them."""
+    """``moves`` steps of the random walk, or the first ``count`` (at least one) of them; ``current`` is the log target, if known."""
     step_key, accept_key, correction_key = jax.random.split(key, 3)
     normals = jax.random.normal(step_key, (moves, position.shape[0]), dtype=float)
     steps = jnp.exp(walk.log_scale) * jnp.sum(walk.factor * normals[:, None, :], axis=-1)
@@ -134,7 +135,7 @@ def random_walk(
         summed = summed + jnp.where(j < mine, _probability(log_ratio), 0.0)
         return jnp.where(accept, candidate, position), jnp.where(accept, value, current), summed
 
-    start = (position, log_target(position), jnp.zeros(()))
+    start = (position, log_target(position) if current is None else current, jnp.zeros(()))
     position, value, summed = lax.fori_loop(0, turns, move, start)
     return Walked(position, value, summed / mine)
 

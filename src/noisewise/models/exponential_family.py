@@ -39,7 +39,8 @@ class ExponentialFamily(Model):
     conjugate law given the total of t over n records, so that ``update(key, zeros, 0)`` is the prior. The rest is for more than that:
     ``log_prior(theta)``, the prior's log density, for moves of theta that mix at any noise; ``quantile(theta, u)``, a record from a
     uniform number, wherever records are simulated; ``cdf(x, eta)``, P(X <= x), for truncated or clamped statistics and for the
-    ``augmentation`` engine; ``possible(total, n)`` says which totals ``update`` accepts. Write them with ``jax.numpy``.
+    ``augmentation`` engine; ``possible(total, n)`` says which totals ``update`` accepts (left out: those from
+    which it draws finite parameters inside their supports). Write them with ``jax.numpy``.
 
     >>> import jax.numpy as jnp
     >>> from jax import random
@@ -239,7 +240,11 @@ class CustomForm(ExponentialForm):
         return {name: jnp.asarray(drawn[name], dtype=float) for name, _ in self.model.named}
 
     def possible(self, total: Float[Array, " d"], n: Float[Array, ""]) -> Bool[Array, ""]:
-        return jnp.asarray(True) if self.model.allowed is None else self.model.allowed(self.shaped(total), n)
+        if self.model.allowed is not None:
+            return jnp.asarray(self.model.allowed(self.shaped(total), n))
+        # a total from which the parameters can be drawn, and lie where they must
+        drawn = self.update(jax.random.key(0), {}, total, n)
+        return jnp.all(jnp.isfinite(self.model.unconstrain(drawn)))
 
     def log_below(self, eta: Float[Array, " d"], x: Array) -> Float[Array, ""]:
         return log_probability(self._cdf(self._before(x), eta))

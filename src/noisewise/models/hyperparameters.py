@@ -77,7 +77,9 @@ def column_name(value: object, name: str) -> str:
 
 def column_names(values: Iterable[str], name: str) -> tuple[str, ...]:
     """Distinct names of one or more columns."""
-    names = (values,) if isinstance(values, str) else tuple(column_name(value, name) for value in values)
+    if not isinstance(values, Iterable):
+        raise ValueError(f"{name} must be one or more different column names; got {values!r}.")
+    names = tuple(column_name(value, name) for value in ([values] if isinstance(values, str) else values))
     if not names or len(set(names)) != len(names):
         raise ValueError(f"{name} must be one or more different column names; got {values!r}.")
     return names
