@@ -1,9 +1,10 @@
-"""How far the normal approximation is from the exact posterior, how fast its sampler is, and the figures of the paper.
+"""How far the normal approximation is from the exact posterior, whether it says so, and how fast its sampler is.
 
-``python benchmarks/sufficient.py distance | speed | figure FOLDER`` prints a Markdown table (and draws Figures 1a, 1b, 1c).
+``python benchmarks/sufficient.py distance | speed | profile | draws`` prints a Markdown table.
 
-The distances are deterministic: both posteriors are tabulated on one grid by code of this file (numpy and scipy), the exact one by
-summing over every count, or by Fourier inversion of one record's characteristic function to the n-th power.
+The distances are deterministic: the exact posterior is tabulated by code of this file (numpy and scipy), by summing over every count, or
+by Fourier inversion of one record's characteristic function to the n-th power; the approximate one is the engine's own table. The
+paper's figures are the study ``bernstein-sheldon``.
 """
 
 from __future__ import annotations
@@ -11,10 +12,18 @@ from __future__ import annotations
 import math
 import sys
 import time
-from pathlib import Path
+import warnings
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy import special
+
+import noisewise as nw
+from noisewise.engines.edgeworth import doubts_of
+from noisewise.engines.sufficient_direct import direct_sampler
+from noisewise.engines.sufficient_laws import observed, statistic_law
 
 SIZES = (10, 100, 1000, 10**5, 10**7)
 EPSILONS = (0.01, 0.1, 1.0)
@@ -48,6 +57,18 @@ def grid_about(log_density, low, high):
     return np.linspace(low, high, 401)
 
 
+def compared(model, release, grid, exact):
+    """Total-variation distance of the engine's posterior from the exact one, on the cells of a grid; and the engine's own doubt."""
+    law = statistic_law(model, release)
+    sampler = direct_sampler(jax.random.key(0), model, law, *observed(release), jnp.asarray(float(release.n)))
+    step = grid[1] - grid[0]
+    edges = jnp.asarray(np.concatenate([grid - step / 2, grid[-1:] + step / 2]))
+    mass = np.diff(np.asarray(jax.vmap(sampler.table.distribution)(edges)))
+    thetas = jax.vmap(lambda key: sampler.draw(key).theta)(jax.random.split(jax.random.key(1), 256))
+    _, doubts = doubts_of(model, release, thetas, jax.random.key(2))
+    return 0.5 * np.abs(mass / mass.sum() - exact).sum(), any("not near normal" in doubt for doubt in doubts)
+
+
 def bernoulli(n, epsilon, truth, rng):
     """Total-variation distance for one release of a count with Laplace(1/epsilon) noise, p uniform a priori."""
     b = 1 / epsilon
@@ -67,7 +88,9 @@ def bernoulli(n, epsilon, truth, rng):
     exact = np.asarray(
         [special.logsumexp(fixed + s * z + n * none) for z, none in zip(log_odds, log_none, strict=True)]
     )
-    return 0.5 * np.abs(posterior(normal(grid)) - posterior(exact + jacobian(grid))).sum()
+    query = nw.queries.Moments({"x": nw.Column(0, 1)}, [{"x": 1}])
+    release = nw.Release([nw.Measurement(query, nw.noise.Laplace(b), [y])], n=n)
+    return compared(nw.models.Bernoulli(), release, grid, posterior(exact + jacobian(grid)))
 
 
 def exponential(n, epsilon, truth, rng, lower=0.00633, upper=0.9222):
@@ -109,11 +132,13 @@ def exponential(n, epsilon, truth, rng, lower=0.00633, upper=0.9222):
         term = np.exp(n * (np.log(phi) - 1j * v * mean) - 1j * v * gap).real / (1 + (b * v) ** 2)
         return np.log(max((term.sum() - 0.5 * term[0]) * v[1] / math.pi, 1e-300)) + prior(z)
 
-    return 0.5 * np.abs(posterior(normal(grid)) - posterior(np.asarray([exact(z) for z in grid]))).sum()
+    query = nw.queries.TruncatedSum("x", lower, upper)
+    release = nw.Release([nw.Measurement(query, nw.noise.Laplace(b), [y])], n=n)
+    return compared(nw.models.Exponential(4, 1), release, grid, posterior(np.asarray([exact(z) for z in grid])))
 
 
 def distance():
-    """The table of distances: mean over releases."""
+    """The table of distances: mean over releases, and in how many of them the engine doubts itself."""
     print("| model | n | " + " | ".join(f"epsilon = {e:g}" for e in EPSILONS) + " |")
     print("|---|---|" + "---|" * len(EPSILONS))
     cases = (
@@ -123,112 +148,159 @@ def distance():
     )
     for label, function, truth in cases:
         for n in SIZES:
-            found = []
+            shown = []
             for epsilon in EPSILONS:
                 rng = np.random.default_rng([n, round(100 * epsilon)])
-                found.append(np.mean([function(n, epsilon, truth, rng) for _ in range(RELEASES)]))
-            print(f"| {label} | {n:,} | " + " | ".join(f"{value:.1e}" for value in found) + " |", flush=True)
+                far, doubted = zip(*(function(n, epsilon, truth, rng) for _ in range(RELEASES)), strict=True)
+                shown.append(f"{np.mean(far):.1e} ({sum(doubted)})")
+            print(f"| {label} | {n:,} | " + " | ".join(shown) + " |", flush=True)
+
+
+def cases():
+    """Three of the paper's models, each with a kernel for one release and the number of moves it takes by itself."""
+    table = {k: nw.queries.Counts(levels={"x": k}, tables=[("x",)]) for k in (2, 3, 10)}
+    noise = nw.noise.Laplace(20.0)
+
+    def pair(model, query, value, n, law=noise):
+        return model, nw.Release([nw.Measurement(query, law, value)], n=n)
+
+    cut = nw.queries.TruncatedSum("x", 0.00633, 0.9222)
+    both = nw.queries.TruncatedSum("x", -6.0, 9.0, ("x", "x^2"))
+    return {
+        "binomial": pair(nw.models.Bernoulli(), table[2], [[70_020.0, 30_003.0]], 10**5),
+        "multinomial, 3 levels": pair(
+            nw.models.Categorical(np.ones(3)), table[3], [[49_980.0, 30_011.0, 20_020.0]], 10**5
+        ),
+        "exponential": pair(nw.models.Exponential(4, 1), cut, [21_500.0], 10**5, nw.noise.Laplace(9.2)),
+        "normal, variance unknown": pair(
+            nw.models.Normal((0, 5), variance_prior=(2, 3)),
+            both,
+            [30_300.0, 124_500.0],
+            20_000,
+            nw.noise.Laplace(1000.0),
+        ),
+        "multinomial, 10 levels": pair(nw.models.Categorical(np.ones(10)), table[10], [[1e4] * 10], 10**5),
+    }
+
+
+@eqx.filter_jit
+def run(kernel, states, keys, steps):
+    """So many steps of every chain, and the means of the parameters."""
+
+    def one(i, carry):
+        states, total = carry
+        states, _ = jax.vmap(kernel.step)(jax.vmap(lambda key: jax.random.fold_in(key, i))(keys), states)
+        return states, jax.tree.map(jnp.add, total, states.theta)
+
+    return jax.lax.fori_loop(0, steps, one, (states, jax.tree.map(jnp.zeros_like, states.theta)))
+
+
+def tuned(engine, model, release, chains):
+    """A kernel and its states after a tuning phase."""
+    kernel = engine.build(model, release, jax.random.key(0))
+    keys = jax.random.split(jax.random.key(1), chains)
+    states = jax.jit(jax.vmap(lambda key: kernel.init(key, engine.start(kernel, key))))(keys)
+
+    @jax.jit
+    def tune(states):
+        def one(i, states):
+            states, info = jax.vmap(kernel.step)(jax.vmap(lambda key: jax.random.fold_in(key, i))(keys), states)
+            return jax.vmap(kernel.adapt)(states, info)
+
+        return jax.lax.fori_loop(0, 300, one, states)
+
+    return kernel, tune(states), keys
+
+
+def least_time(function, *arguments):
+    """The shortest of five calls after a first one, in seconds."""
+    jax.block_until_ready(function(*arguments))
+    found = []
+    for _ in range(5):
+        began = time.perf_counter()
+        jax.block_until_ready(function(*arguments))
+        found.append(time.perf_counter() - began)
+    return min(found)
 
 
 def speed():
     """Cost of a chain's draw for 1, 64 and 1,000 vectorised chains, compiled programs only."""
-    import jax
-    import jax.numpy as jnp
-
-    from noisewise.studies.bernstein_sheldon import Trials, run_trials
-
-    draws = 10_000
     print(
         "| model | moves | chains | seconds for 10,000 draws | microseconds a chain and draw |\n|---|---|---|---|---|"
     )
-    for name, size, value in (("binomial", 1, 3e4), ("multinomial", 3, 3e4), ("exponential", 1, 2.1e4)):
-        for moves in (0, 2):
+    for name, (model, release) in cases().items():
+        for moves in (0, None):
+            engine = nw.engines.Sufficient(scheme="gibbs", moves=moves)
             for chains in (1, 64, 1000):
-                some = jnp.ones(chains)
-                values = jnp.full((chains, size), value)
-                data = Trials(0.5 * some, values, values, values, 10 * some, 0.00633 * some, 0.9222 * some)
-                steps = draws if chains < 1000 else draws // 10
-                best = math.inf
-                for repeat in range(4):
-                    began = time.perf_counter()
-                    jax.block_until_ready(
-                        run_trials(
-                            jax.random.key(repeat),
-                            data,
-                            jnp.asarray(1e5),
-                            jnp.asarray(steps),
-                            jnp.asarray(0),
-                            name,
-                            moves,
-                            "joint",
-                        )
-                    )
-                    best = min(best, time.perf_counter() - began) if repeat else best
-                each = best / steps / chains
-                print(f"| {name} | {moves} | {chains:,} | {best * draws / steps:.3f} | {1e6 * each:.2f} |", flush=True)
+                kernel, states, keys = tuned(engine, model, release, chains)
+                steps = {1: 5000, 64: 1000, 1000: 200}[chains]
+                each = least_time(run, kernel, states, keys, jnp.asarray(steps)) / steps
+                said = "none" if moves == 0 else "leap and walk"
+                print(f"| {name} | {said} | {chains:,} | {1e4 * each:.3f} | {1e6 * each / chains:.2f} |", flush=True)
 
 
-def figure(folder):
-    """The paper's Figure 1, as plots and a table."""
-    from noisewise.studies.bernstein_sheldon import calibration, table
+def profile():
+    """Where a step's time goes for 1, 64 and 1,000 chains: each part alone, in microseconds a chain and draw."""
+    model, release = cases()["multinomial, 3 levels"]
+    engine = nw.engines.Sufficient()
+    table = {}
+    for chains in (1, 64, 1000):
+        kernel, states, keys = tuned(engine, model, release, chains)
+        steps = {1: 5000, 64: 1000, 1000: 200}[chains]
 
-    began, spent = time.perf_counter(), time.process_time()
-    cells = calibration()
-    print(table(cells))
-    print(f"\n{time.perf_counter() - began:.0f} s of clock, {time.process_time() - spent:.0f} s of processor time.")
-    plot(cells, Path(folder))
+        def variances(state, kernel=kernel):
+            return kernel.noise.variances(state.mixture)
+
+        parts = {
+            "a whole step": lambda key, state, kernel=kernel: kernel.step(key, state)[0].joint[0],
+            "random numbers of a step, drawn alone": lambda key, _: jnp.sum(jax.random.normal(key, (40,))),
+            "conjugate draw of theta": lambda key, s, kernel=kernel: kernel.law.update(key, s.theta, s.joint, kernel.n)[
+                "p"
+            ][0],
+            "leap and walk": lambda key, s, k=kernel: k._moved(key, s.theta, s, variances(s))[0]["p"][0],
+            "totals": lambda key, s, k=kernel: k._draw(key, k._picture(s.theta), variances(s)).joint[0],
+            "mixture": lambda key, s, k=kernel: k._mixture(key, s.joint)[0],
+        }
+        for name, part in parts.items():
+
+            @jax.jit
+            def repeated(states, steps, part=part, keys=keys):
+                def one(i, carry):
+                    states, total = carry
+                    found = jax.vmap(part)(jax.vmap(lambda key: jax.random.fold_in(key, i))(keys), states)
+                    # what follows must wait for what was found, or it would be moved out of the loop
+                    joint = states.joint + 0.0 * found[:, None]
+                    return eqx.tree_at(lambda s: s.joint, states, joint), total + found
+
+                return jax.lax.fori_loop(0, steps, one, (states, jnp.zeros(keys.shape[0])))[1]
+
+            each = least_time(repeated, states, jnp.asarray(steps)) / steps / chains
+            table.setdefault(name, []).append(f"{1e6 * each:.2f}")
+    print("| part | 1 chain | 64 chains | 1,000 chains |\n|---|---|---|---|")
+    for name, row in table.items():
+        print(f"| {name} | " + " | ".join(row) + " |")
 
 
-def plot(cells, folder):
-    """Figures 1a, 1b and 1c as PNG files."""
-    from matplotlib.figure import Figure
-
-    where = Path(folder)
-    where.mkdir(parents=True, exist_ok=True)
-    models, epsilons = list(dict.fromkeys(c.model for c in cells)), sorted({c.epsilon for c in cells})
-    methods = list(dict.fromkeys(c.method for c in cells))
-    written = []
-
-    def grid(rows):
-        figure = Figure(figsize=(3.6 * len(models), 2.8 * len(rows)), layout="constrained")
-        return figure, figure.subplots(len(rows), len(models), squeeze=False)
-
-    for file, what in (("figure_1a", "distance"), ("figure_1c", "discrepancy")):
-        figure, axes = grid(epsilons)
-        for row, epsilon in enumerate(epsilons):
-            for column, model in enumerate(models):
-                axis = axes[row][column]
-                for method in methods:
-                    line = [c for c in cells if (c.model, c.epsilon, c.method) == (model, epsilon, method)]
-                    if what == "distance":
-                        axis.plot([c.n for c in line], [c.distance for c in line], "o-", label=method, ms=3)
-                    else:
-                        line = [c for c in line if c.discrepancies is not None]
-                        axis.plot(
-                            [c.n for c in line], [np.mean(c.discrepancies) for c in line], "o-", label=method, ms=3
-                        )
-                if what == "distance":
-                    axis.axhline(cells[0].band, color="grey", ls=":", lw=1)
-                axis.set(xscale="log", title=f"{model}, epsilon = {epsilon:g}", xlabel="n")
-                axis.set_ylabel("KS distance" if what == "distance" else "MMD$^2$ to non-private")
-        axes[0][0].legend(fontsize=7)
-        written.append(where / f"{file}.png")
-        figure.savefig(written[-1], dpi=120)
-    sizes = sorted({c.n for c in cells})
-    n = min(sizes, key=lambda size: abs(math.log(size / 1000)))
-    figure, axes = grid(epsilons[:1])
-    for column, model in enumerate(models):
-        for cell in cells:
-            if (cell.model, cell.epsilon, cell.n) == (model, epsilons[0], n):
-                axes[0][column].ecdf(cell.ranks, label=cell.method)
-        axes[0][column].axline((0, 0), slope=1, color="grey", ls=":", lw=1)
-        axes[0][column].set(title=f"{model}, n = {n}, epsilon = {epsilons[0]:g}", xlabel="U", ylabel="share")
-    axes[0][0].legend(fontsize=7)
-    written.append(where / "figure_1b.png")
-    figure.savefig(written[-1], dpi=120)
-    return written
+def draws():
+    """10,000 draws of one chain by nw.sample after compilation, tuning of 1,000 steps included, at any n."""
+    print("| model | n | seconds |\n|---|---|---|")
+    for n in (100, 10**5, 10**9):
+        for name, size, cells in (("binomial", 2, (0.7, 0.3)), ("multinomial, 3 levels", 3, (0.5, 0.3, 0.2))):
+            query = nw.queries.Counts(levels={"x": size}, tables=[("x",)])
+            value = [[round(n * cell) + 3.0 * i for i, cell in enumerate(cells)]]
+            release = nw.Release([nw.Measurement(query, nw.noise.Laplace(20.0), value)], n=n)
+            model = nw.models.Bernoulli() if size == 2 else nw.models.Categorical(np.ones(size))
+            settings = {"method": "sufficient", "draws": 10_000, "chains": 1, "progressbar": False}
+            found = []
+            for seed in range(4):
+                began = time.perf_counter()
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    nw.sample(model, release, random_seed=seed, **settings)
+                found.append(time.perf_counter() - began)
+            print(f"| {name} | {n:,} | {min(found[1:]):.2f} |", flush=True)
 
 
 if __name__ == "__main__":
-    command, *rest = sys.argv[1:] or ["distance"]
-    {"distance": distance, "speed": speed, "figure": figure}[command](*rest)
+    command = sys.argv[1] if len(sys.argv) > 1 else "distance"
+    {"distance": distance, "speed": speed, "profile": profile, "draws": draws}[command]()

@@ -1,9 +1,12 @@
 """The diagnostic trusts large tables and flags the bad corner: few records, rare cells, heavy cutting."""
 
+import jax
+import numpy as np
 import pytest
 from scipy import integrate, stats
 
 import noisewise as nw
+from noisewise.engines.edgeworth import doubts_of
 from noisewise.engines.trust import check_normality
 
 
@@ -38,3 +41,25 @@ def test_heavy_cutting_is_flagged():
     found = check_normality(nw.models.Exponential(4, 1), release, compare=False)
     assert not found.ok
     assert any("outside the bounds of 'x'" in doubt for doubt in found.doubts)
+
+
+def regression(bound, n, noise=100.0):
+    model = nw.models.LinearRegression(("x",), "y", variance=1.0, covariate_mean=0.0, covariate_cov=1.0)
+    query = nw.queries.regression_moments({"x": nw.Column(-bound, bound)}, {"y": nw.Column(-40, 40)})
+    # y, xy, yy, x, xx of y = 1 + 2 x + e
+    value = n * np.asarray([1.0, 2.0, 6.0, 0.0, 1.0])
+    return model, nw.Release([nw.Measurement(query, nw.noise.Laplace(noise), value)], n=n)
+
+
+@pytest.mark.parametrize(("bound", "n", "moved"), [(3.0, 10**6, True), (3.0, 1000, False), (8.0, 10**6, False)])
+def test_clamping_that_the_regression_law_leaves_out_is_flagged_where_it_moves_a_sum(bound, n, moved):
+    """Bounds at three standard deviations take 2 (Q + 3 phi) - 18 Q = 0.0050 from the second moment: 3.5 sd of a million records."""
+    model, release = regression(bound, n)
+    theta = {"beta": np.broadcast_to([1.0, 2.0], (64, 2))}
+    distance, doubts = doubts_of(model, release, theta, jax.random.key(1))
+    assert any("clamping" in doubt for doubt in doubts) is moved
+    if moved:
+        q, phi = stats.norm.sf(3.0), stats.norm.pdf(3.0)
+        lost = n * (2 * (q + 3 * phi) - 18 * q)
+        sd = np.sqrt(2 * n + 2 * 100.0**2)
+        assert distance == pytest.approx(2 * stats.norm.cdf(lost / sd / 2) - 1, abs=0.05)

@@ -37,7 +37,7 @@ from noisewise.typing import Key, Theta
 Scheme = Literal["auto", "gibbs", "direct"]
 
 _PILOTS = 8
-_FEWEST_MOVES, _MOST_MOVES = 2, 48
+_MOVES_A_PARAMETER, _MOST_MOVES = 6, 48
 _START_INFLATION = 2.0
 _DOUBT_SEED = 0x0ED6E
 
@@ -46,8 +46,8 @@ class Sufficient(Engine):
     """Noisy sufficient statistics (approximate: central limit theorem; cost independent of n).
 
     ``scheme`` is ``"gibbs"``, ``"direct"`` (one parameter, one released number) or ``"auto"``: direct where it applies. ``moves`` is the
-    number of random-walk moves of theta with the totals integrated out, in every step (``None``: two for one
-    parameter, six a parameter for more); 0 is the paper's algorithm. ``tries`` is how often impossible totals are drawn again
+    largest number of random-walk moves of theta with the totals integrated out, in every step, beside a leap (``None``: six a
+    parameter, at most 48); 0 is the paper's algorithm. ``tries`` is how often impossible totals are drawn again
     before the run is given up. ``clt="independent"`` is the paper's treatment of a truncated statistic, kept for comparison: it is
     miscalibrated. It lives in the totals' draws alone, which the moves of theta would overrule, so that it is run without any.
 
@@ -111,17 +111,17 @@ class Sufficient(Engine):
         moves = self.moves
         if moves is None:
             # a random walk's correlation time grows with the dimension
-            chosen = _FEWEST_MOVES if model.free_size == 1 else min(6 * model.free_size, _MOST_MOVES)
-            moves = chosen if model.has_log_prior and self.clt == "joint" else 0
+            most = min(_MOVES_A_PARAMETER * model.free_size, _MOST_MOVES)
+            moves = most if model.has_log_prior and self.clt == "joint" else 0
         shown = None if quantiles(release) else release
         kernel = StatisticsKernel(model, law, value, noise, n, shown, moves, self.tries)
         climb_key, pilot_key = jax.random.split(key)
         if model.has_log_prior:
-            modes, best, covariance = climb(climb_key, _bare(kernel))
+            modes, best, covariance, tangent = climb(climb_key, _bare(kernel))
             kernel = eqx.tree_at(
-                lambda k: (k.walk, k.modes),
+                lambda k: (k.walk, k.tangent, k.modes),
                 kernel,
-                (Walk.start(best, covariance), modes),
+                (Walk.start(best, covariance), tangent, modes),
                 is_leaf=lambda leaf: leaf is None,
             )
         self._try_out(kernel, pilot_key)

@@ -1,7 +1,8 @@
 r"""Linear regression from noisy second moments at any n, in the spirit of Bernstein and Sheldon (2019).
 
 The totals J are the sums of ``z_i`` and ``z_i z_j``, i <= j, over the records, where z are the covariates and the response as the query
-reads them (mapped by ``rescale``, *not* clamped: the engine takes the public bounds as wide enough for clamping to be rare).
+reads them (mapped by ``rescale``, *not* clamped: the engine takes the public bounds as wide enough for clamping not
+to matter, and a run whose parameters say otherwise says so, :mod:`noisewise.engines.edgeworth`).
 Under the model z is normal with a mean mu and a covariance S that follow from theta, and the covariances of the sums need its
 moments up to the fourth:
 
@@ -27,7 +28,7 @@ from noisewise.models.linear_regression import LinearRegression
 from noisewise.models.priors import InverseGamma, InverseWishart, NormalPrior
 from noisewise.release.document import Release
 from noisewise.release.moments import Moments
-from noisewise.typing import Key, Theta
+from noisewise.typing import Key, Records, Theta
 
 Pairs: TypeAlias = tuple[np.ndarray, np.ndarray]
 
@@ -52,6 +53,12 @@ class RegressionLaw(StatisticLaw):
         mixed = jnp.outer(mean[i], mean[j]) * spread[jnp.ix_(j, i)]
         squares = fourth + means + mixed + mixed.T
         return Picture(jnp.concatenate([mean, second[i, j]]), jnp.block([[spread, cross], [cross.T, squares]]))
+
+    def unclamped(self, records: Records) -> Float[Array, "n m"]:
+        """What each record would add to the released sums if nothing were clamped."""
+        z = self.gain * jnp.stack([records[name] for name in self.model.columns], axis=-1) + self.shift
+        i, j = self._pairs()
+        return jnp.concatenate([z, z[:, i] * z[:, j]], axis=-1) @ self.matrix.T + self.offset
 
     def mapped(self, theta: Theta) -> tuple[Float[Array, " q"], Float[Array, "q q"]]:
         """The mean and the covariance of z."""

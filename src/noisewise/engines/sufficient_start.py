@@ -17,21 +17,24 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from noisewise.kernels.statistics import StatisticsKernel
+from noisewise.kernels.tangent import Tangent
 from noisewise.typing import Key
 
 _CLIMBERS = 32
 _PRIOR_DRAWS = 256
 _STEPS = 60
 _RIDGE = 1e-6
+_LEAST_NOISE = 1e-11
 _LEAST_DAMPING, _MOST_DAMPING = 1e-12, 1e12
 
 
 class Summit(NamedTuple):
-    """Climbers' ends, drawn in proportion to their posterior densities, and the highest one with the covariance about it."""
+    """Climbers' ends, drawn in proportion to their posterior densities, the highest one with the covariance about it, and its tangent."""
 
     modes: Float[Array, "climbers d"]
     best: Float[Array, " d"]
     covariance: Float[Array, "d d"]
+    tangent: Tangent
 
 
 @eqx.filter_jit
@@ -44,14 +47,19 @@ def climb(key: Key, kernel: StatisticsKernel) -> Summit:
     spread = jnp.atleast_2d(jnp.cov(draws, rowvar=False))
     precision = jnp.linalg.inv(spread + _RIDGE * jnp.diag(jnp.diag(spread)) + 1e-30 * jnp.eye(d))
 
-    def information(free: Array) -> Array:
+    def tangent(free: Array) -> Tangent:
         def released(free: Array) -> Array:
             return kernel.law.released(kernel.n * kernel.law.moments(model.constrain(free)).mean, kernel.n)
 
         slope = jax.jacfwd(released)(free)
         covariance = kernel.n * kernel.law.moments(model.constrain(free)).covariance
-        total = kernel.law.matrix @ covariance @ kernel.law.matrix.T + jnp.diag(variances)
-        return slope.T @ jnp.linalg.solve(total, slope) + precision
+        spread = kernel.law.matrix @ covariance @ kernel.law.matrix.T
+        spread = spread + _LEAST_NOISE * jnp.diag(jnp.diag(spread))
+        return Tangent(free, released(free), slope, spread, jax.grad(model.log_prior_free)(free), precision)
+
+    def information(free: Array) -> Array:
+        found = tangent(free)
+        return found.slope.T @ jnp.linalg.solve(found.spread + jnp.diag(variances), found.slope) + precision
 
     def height(free: Array) -> Array:
         return kernel.log_target(free, variances)
@@ -75,4 +83,4 @@ def climb(key: Key, kernel: StatisticsKernel) -> Summit:
     ends, heights = jax.vmap(one)(draws[:_CLIMBERS])
     chosen = jax.random.categorical(choice_key, heights, shape=(_CLIMBERS,))
     best = ends[jnp.argmax(heights)]
-    return Summit(ends[chosen], best, jnp.linalg.inv(information(best)))
+    return Summit(ends[chosen], best, jnp.linalg.inv(information(best)), tangent(best))

@@ -5,8 +5,9 @@ release is ``y = H J + n c + noise``. Laplace noise of scale b is a mixture of n
 Exp(1/2)``. One step is the cycle
 
 1. ``theta | J``, the conjugate draw of the exact model, which sees J as if it were the statistic of n records;
-2. ``theta | w, y``, with J integrated out: random-walk moves on ``p(theta) N(y; n (H m + c), n H C H' + D)`` (``moves`` of them; with 0
-   this is the paper's algorithm, which crawls when the noise is much wider than the statistic);
+2. ``theta | w, y``, with J integrated out: a leap (:mod:`noisewise.kernels.tangent`) and random-walk moves on ``p(theta) N(y; n (H m +
+   c), n H C H' + D)``, up to ``moves`` of them, the fewer the more leaps the tuning phase saw accepted (with 0 this is the paper's
+   algorithm, which crawls when the noise is much wider than the statistic);
 3. ``J | theta, w, y``: with ``J0 ~ N(n m, n C)`` and ``e ~ N(0, D)`` the draw is ``J0 + n C H' S^-1 (y - H J0 - n c - e)``,
    where ``S = n H C H' + D``. Only S is factored, so C may be singular. Draws the model cannot have are repeated, up to ``tries`` times;
 4. ``w | J, y``: ``1/w_j ~ InverseGaussian(1/r_j, 1)`` with ``r_j = |y_j - (H J + n c)_j| / b_j``.
@@ -28,6 +29,8 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from noisewise.kernels.base import Info, Kernel
+from noisewise.kernels.lanes import across_chains_maximum
+from noisewise.kernels.tangent import Tangent, leap
 from noisewise.kernels.walk import Walk
 from noisewise.models import triangular
 from noisewise.models.base import Model
@@ -35,10 +38,13 @@ from noisewise.release.document import Release
 from noisewise.typing import Key, Theta
 
 _PIVOT = 1e-12
+_RIDGE = 1e-11
+"""Share of a total's variance that is added to its noise: S would lose its digits where noise is nothing and C is singular."""
 _SETTLING = 48
 _DIRECT = 12
 _SETTLED_SPREAD = 2.0
 _LARGEST_UNROLLED = 6
+_LEAST_MOVES = 2
 _BOLD = 8.0
 """How much longer every second random-walk step is: the posterior of a truncated sum can have two modes."""
 
@@ -159,7 +165,9 @@ def draw_joint(
     """``J | theta, w, y``: normal, restricted to what n records can have."""
     factor = semidefinite_factor(picture.covariance)
     gain = picture.covariance @ law.matrix.T
-    spread = triangular.cholesky(triangular.matrix(law.matrix @ gain + jnp.diag(variances)))
+    released = law.matrix @ gain
+    variances = variances + _RIDGE * jnp.diag(released)
+    spread = triangular.cholesky(triangular.matrix(released + jnp.diag(variances)))
     roots = jnp.sqrt(variances)
     k, m = factor.shape[0], roots.shape[0]
 
@@ -182,12 +190,13 @@ def draw_joint(
 
 
 class StatisticsState(eqx.Module):
-    """Theta, the totals J, the mixture's scales w, what the tuning phase has learnt of theta, and whether J was possible."""
+    """Theta, the totals J, the mixture's scales w, what the tuning phase has learnt of theta and of leaps, whether J was possible."""
 
     theta: Theta
     joint: Float[Array, " k"]
     mixture: Float[Array, " m"]
     walk: Walk
+    ease: Float[Array, ""]
     found: Bool[Array, ""]
 
 
@@ -195,7 +204,7 @@ class StatisticsKernel(Kernel):
     """One cycle of the sampler. ``n`` is data: one compiled program serves every n, value and scale.
 
     A step whose totals ran out of tries keeps the old ones and says so in ``min_found``. ``walk`` is what the random-walk moves
-    know of theta before the tuning phase, ``modes`` where chains may start (unconstrained).
+    know of theta before the tuning phase, ``tangent`` is what leaps know, ``modes`` where chains may start (unconstrained).
     """
 
     model: Model
@@ -207,6 +216,7 @@ class StatisticsKernel(Kernel):
     moves: int = eqx.field(static=True, default=2)
     tries: int = eqx.field(static=True, default=1000)
     walk: Walk | None = None
+    tangent: Tangent | None = None
     modes: Float[Array, "modes d"] | None = None
 
     def init(self, key: Key, start: Theta) -> StatisticsState:
@@ -233,7 +243,7 @@ class StatisticsKernel(Kernel):
         walk = self.walk
         if walk is None:
             walk = Walk.start(self.model.unconstrain(theta), 0.1 * jnp.eye(self.model.free_size), weight=1.0)
-        return StatisticsState(theta, joint, mixture, walk, found)
+        return StatisticsState(theta, joint, mixture, walk, jnp.zeros(()), found)
 
     def step(self, key: Key, state: StatisticsState) -> tuple[StatisticsState, Info]:
         theta_key, walk_key, joint_key, mixture_key = jax.random.split(key, 4)
@@ -242,20 +252,24 @@ class StatisticsKernel(Kernel):
         variances = self.noise.variances(state.mixture)
         stats: dict[str, Array] = {}
         if self.moves:
-            position, stats["acceptance_rate"] = self._walk(walk_key, theta, state.walk, variances)
-            theta = self.model.constrain(position)
+            theta, found = self._moved(walk_key, theta, state, variances)
+            stats |= found
         drawn = self._draw(joint_key, self._picture(theta), variances)
         joint = jnp.where(drawn.found, drawn.joint, state.joint)
         mixture = self._mixture(mixture_key, joint)
         stats["redraws"] = drawn.redraws.astype(float)
         stats["min_found"] = drawn.found.astype(float)
-        return StatisticsState(theta, joint, mixture, state.walk, drawn.found), Info(stats, within)
+        return StatisticsState(theta, joint, mixture, state.walk, state.ease, drawn.found), Info(stats, within)
 
     def adapt(self, state: StatisticsState, info: Info) -> StatisticsState:
         if not self.moves:
             return state
         walk = state.walk.learn(self.model.unconstrain(state.theta), info.stats["acceptance_rate"])
-        return eqx.tree_at(lambda s: s.walk, state, walk)
+        ease = state.ease
+        if self.tangent is not None:
+            rate = jnp.minimum(0.5, 3.0 / (walk.seen + 3.0))
+            ease = ease + rate * (info.stats["leap_acceptance"] - ease)
+        return eqx.tree_at(lambda s: (s.walk, s.ease), state, (walk, ease))
 
     def log_target(self, free: Float[Array, " d"], variances: Float[Array, " m"]) -> Float[Array, ""]:
         """``log p(free) N(y; n (H m + c), n H C H' + D)``, J integrated out."""
@@ -264,7 +278,8 @@ class StatisticsKernel(Kernel):
     def log_likelihood(self, free: Float[Array, " d"], variances: Float[Array, " m"]) -> Float[Array, ""]:
         """``log N(y; n (H m + c), n H C H' + D)``, up to a constant."""
         picture = self._picture(self.model.constrain(free))
-        spread = self.law.matrix @ picture.covariance @ self.law.matrix.T + jnp.diag(variances)
+        released = self.law.matrix @ picture.covariance @ self.law.matrix.T
+        spread = released + jnp.diag(variances + _RIDGE * jnp.diag(released))
         factor = triangular.cholesky(triangular.matrix(spread))
         gap = self.value - self.law.released(picture.mean, self.n)
         white = triangular.solve(factor, [gap[i] for i in range(gap.shape[0])])
@@ -279,30 +294,49 @@ class StatisticsKernel(Kernel):
         simulated = self.release.simulate(key, self.law.released(state.joint, self.n))
         return dict(zip(self.release.names, simulated, strict=True))
 
-    def _walk(
-        self, key: Key, theta: Theta, walk: Walk, variances: Array
-    ) -> tuple[Float[Array, " d"], Float[Array, ""]]:
-        """Random-walk moves of theta, every second one bold, and the acceptance probability of the others."""
-        step_key, accept_key = jax.random.split(key)
-        start = self.model.unconstrain(theta)
+    def _moved(
+        self, key: Key, theta: Theta, state: StatisticsState, variances: Array
+    ) -> tuple[Theta, dict[str, Array]]:
+        """Theta after a leap and random-walk moves, every second one bold, with the acceptance probabilities of leap and others."""
+        leap_key, step_key, accept_key = jax.random.split(key, 3)
+        position, stats = self.model.unconstrain(theta), {}
+
+        def target(free: Array) -> Array:
+            return self.log_target(free, variances)
+
+        if self.tangent is None:
+            current = target(position)
+            count, turns = jnp.asarray(self.moves), self.moves
+        else:
+            leapt = leap(leap_key, target, position, self.tangent.reference(self.value, variances))
+            position, current = leapt.position, leapt.log_target
+            stats["leap_acceptance"] = leapt.acceptance
+            count = self._walks(state.ease)
+            turns = across_chains_maximum(count)
         bold = jnp.arange(self.moves) % 2 == 1
-        normals = jax.random.normal(step_key, (self.moves, start.shape[0]), dtype=float)
-        lengths = jnp.exp(walk.log_scale) * jnp.where(bold, _BOLD, 1.0)
-        steps = lengths[:, None] * (normals @ walk.factor.T)
+        normals = jax.random.normal(step_key, (self.moves, position.shape[0]), dtype=float)
+        lengths = jnp.exp(state.walk.log_scale) * jnp.where(bold, _BOLD, 1.0)
+        steps = lengths[:, None] * jnp.sum(state.walk.factor * normals[:, None, :], axis=-1)
         log_uniform = -jax.random.exponential(accept_key, (self.moves,), dtype=float)
 
-        def move(carry: tuple[Array, Array], draws: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:
-            position, current = carry
-            candidate = position + draws[0]
-            value = self.log_target(candidate, variances)
+        def move(j: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            position, current, summed = carry
+            candidate = position + steps[j]
+            value = target(candidate)
             # NaN compares false, so a candidate outside the domain is rejected
-            accept = draws[1] < value - current
+            accept = (j < count) & (log_uniform[j] < value - current)
             probability = jnp.where(jnp.isnan(value), 0.0, jnp.exp(jnp.minimum(value - current, 0.0)))
-            return (jnp.where(accept, candidate, position), jnp.where(accept, value, current)), probability
+            summed = summed + jnp.where((j < count) & ~bold[j], probability, 0.0)
+            return jnp.where(accept, candidate, position), jnp.where(accept, value, current), summed
 
-        begun = (start, self.log_target(start, variances))
-        (position, _), probability = lax.scan(move, begun, (steps, log_uniform))
-        return position, jnp.sum(jnp.where(bold, 0.0, probability)) / jnp.sum(~bold)
+        position, _, summed = lax.fori_loop(0, turns, move, (position, current, jnp.zeros(())))
+        stats["acceptance_rate"] = summed / ((count + 1) // 2)
+        return self.model.constrain(position), stats
+
+    def _walks(self, ease: Float[Array, ""]) -> Int[Array, ""]:
+        """How many random-walk moves follow a leap: all where leaps are never accepted, a few where they always are."""
+        least = min(_LEAST_MOVES, self.moves)
+        return jnp.round(least + (self.moves - least) * (1 - ease) ** 2).astype(int)
 
     def _picture(self, theta: Theta) -> Picture:
         mean, covariance = self.law.moments(theta)
