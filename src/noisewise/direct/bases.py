@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from noisewise.direct.functions import call, check_function
 from noisewise.direct.tails import (
     lattice_log_mass,
     lattice_quantile,
@@ -246,10 +247,11 @@ class CustomBase(Base):
     """A user's own base law, given by its distribution and quantile functions (and better its survival function too).
 
     ``cdf(x, parameters)`` and ``quantile(p, parameters)`` are elementwise and written with ``jax.numpy``; ``parameters`` is a
-    pytree of arrays, one target per element. Without ``survival(x, parameters) = P(X > x)`` and ``upper_quantile(p,
-    parameters)``, its inverse, probabilities in the upper tail are differences of numbers near one: an interval they cannot
-    resolve counts as empty, and a target that lives there is refused. For an integer law (``integers=True``) the functions are
-    the usual right-continuous ones. ``log_prob`` is used by the exact envelope on strips and by plots, and may be left out.
+    pytree of arrays, one target per element, and without it they are functions of ``x`` alone. Without ``survival(x,
+    parameters) = P(X > x)`` and ``upper_quantile(p, parameters)``, its inverse, probabilities in the upper tail are differences
+    of numbers near one: an interval they cannot resolve counts as empty, and a target that lives there is refused. For an
+    integer law (``integers=True``) the functions are the usual right-continuous ones. ``log_density`` is for
+    ``log_target`` and plots, and may be left out. The method ``strips`` needs a base of known slope.
 
     >>> import jax.numpy as jnp, noisewise as nw
     >>> base = nw.direct.CustomBase(lambda x, b: -jnp.expm1(-jnp.maximum(x, 0) / b), lambda p, b: -b * jnp.log1p(-p),
@@ -268,6 +270,8 @@ class CustomBase(Base):
     integers: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self) -> None:
+        check_function(self.cdf, "The cdf of a base")
+        check_function(self.quantile, "The quantile function of a base")
         if (self.survival is None) != (self.upper_quantile is None):
             raise ValueError("survival and upper_quantile go together; got one of them. Give both, or neither.")
 
@@ -278,10 +282,10 @@ class CustomBase(Base):
     def _ends(self, lower: Array, upper: Array) -> tuple[Array, Array, Array, Array, Array]:
         if self.integers:
             lower, upper = jnp.floor(lower), jnp.ceil(upper) - 1
-        low, high = self.cdf(lower, self.parameters), self.cdf(upper, self.parameters)
+        low, high = call(self.cdf, lower, self.parameters), call(self.cdf, upper, self.parameters)
         if self.survival is None:
             return low, high, low, high, jnp.zeros_like(low, dtype=bool)
-        above, below = self.survival(upper, self.parameters), self.survival(lower, self.parameters)
+        above, below = call(self.survival, upper, self.parameters), call(self.survival, lower, self.parameters)
         return low, high, above, below, low > 0.5
 
     def log_interval(self, lower: Array, upper: Array) -> Array:
@@ -292,9 +296,9 @@ class CustomBase(Base):
     def truncated(self, uniforms: Uniforms, lower: Array, upper: Array) -> Array:
         v = uniforms[1]
         low, high, above, below, in_tail = self._ends(lower, upper)
-        draw = self.quantile(low + v * (high - low), self.parameters)
+        draw = call(self.quantile, low + v * (high - low), self.parameters)
         if self.upper_quantile is not None:
-            draw = jnp.where(in_tail, self.upper_quantile(above + v * (below - above), self.parameters), draw)
+            draw = jnp.where(in_tail, call(self.upper_quantile, above + v * (below - above), self.parameters), draw)
         first, last = (jnp.floor(lower) + 1, jnp.ceil(upper) - 1) if self.integers else (lower, upper)
         return jnp.where(self.log_interval(lower, upper) > -jnp.inf, jnp.clip(draw, first, last), jnp.nan)
 
@@ -303,7 +307,7 @@ class CustomBase(Base):
             raise ValueError(
                 "This base has no log_density. Give CustomBase(..., log_density=...) to evaluate the target."
             )
-        return self.log_density(x, self.parameters)
+        return call(self.log_density, x, self.parameters)
 
 
 _BASES: dict[type[noise.Noise], type[SymmetricBase]] = {

@@ -2,8 +2,9 @@ r"""One exact draw per record of the latent value behind a noisy release: the mo
 
 Pure functions of traced arrays, for use under ``jit``, ``vmap`` and ``scan``: nothing is checked and nothing is raised. A
 record whose law can be drawn in closed form is; the others go through the strips of :mod:`.strips`, whose first cuts at the
-landmarks of weight and base usually suffice. At most ``CUTS`` cuts and ``ROUNDS`` proposals are made a record; NaN marks a
-record that was not reached, which needs an acceptance probability near zero.
+landmarks of weight and base usually suffice, or, for a base of unknown slope, the step function of :mod:`.step`. At most
+``CUTS`` cuts and ``ROUNDS`` proposals are made a record; NaN marks a record that was not reached, which needs an acceptance
+probability near zero.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from jaxtyping import Array
 
 from noisewise.direct.bases import Base, as_base
 from noisewise.direct.closed import UNIFORMS, closed_form
-from noisewise.direct.samplers import ROUNDS, by_chunks
+from noisewise.direct.samplers import ROUNDS, by_chunks, draw_one
 from noisewise.direct.step import Target
 from noisewise.direct.strips import build_strips, draw_from_strips
 from noisewise.direct.weights import LognormalWeight, Weight
@@ -23,6 +24,7 @@ from noisewise.typing import Key
 
 CUTS = 16
 _TOLERANCE = 0.5
+_KNOTS = 50
 
 
 def latent_value(key: Key, weight: Weight, base: Noise | Base, released: Array) -> Array:
@@ -46,6 +48,8 @@ def _one(key: Key, target: Target) -> Array:
     closed = closed_form(target)
     if closed is not None:
         return closed(jax.random.uniform(key, (UNIFORMS, 1), dtype=float))[0]
+    if not target.base.sloped:
+        return draw_one(key, target, "exact", 1, _KNOTS)[0][0]
     return draw_from_strips(key, target, build_strips(target, CUTS, _TOLERANCE), 1, ROUNDS)[0][0]
 
 

@@ -83,6 +83,8 @@ def sample(
     if method not in METHODS:
         raise ValueError(f"method {method!r} is not known. Use one of {', '.join(METHODS)}.")
     targets, batch = batch_of_targets(weight, base, released, knots)
+    if method == "strips" and not targets.base.sloped:
+        raise ValueError(f"The method 'strips' needs a base of known slope, not {type(base).__name__}. Use 'exact'.")
     count = int(np.prod(shape))
     draws, reached, bound = _draw_batch(key, targets, method, count, knots)
     _refuse_unreached(reached, method, knots)
@@ -118,6 +120,10 @@ def batch_of_targets(weight: Weight, base: Noise | Base, released: Any, knots: i
     """Weight, base and released values with all their arrays broadcast to one batch axis, and the shape of the batch."""
     if int(knots) != knots or knots < 2:
         raise ValueError(f"knots must be an integer of at least 2; got {knots!r}. The default is 100.")
+    if not isinstance(weight, Weight):
+        raise ValueError(
+            f"The weight must be one of nw.direct; got {weight!r}. A function of your own becomes one by nw.direct.UnimodalWeight."
+        )
     value = None
     if released is not None:
         if not isinstance(released, jax.core.Tracer) and not np.all(np.isfinite(np.asarray(released, dtype=float))):

@@ -28,6 +28,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from noisewise.direct.functions import call, check_function
+
 Pair = tuple[Array, Array]
 _GOLDEN = 0.6180339887498949
 _GOLDEN_STEPS = 90
@@ -249,10 +251,10 @@ class UnimodalWeight(Weight):
     """A user's own weight, given by its logarithm: any function that rises to one mode and falls.
 
     ``log_weight(x, parameters)`` is elementwise and written with ``jax.numpy``; ``parameters`` is a pytree of arrays, one
-    target per element, passed on to it. The weight is positive on ``lower < x < upper`` and zero elsewhere; ``start`` is a
-    point where its logarithm is a finite number (needed only if it underflows to minus infinity near the default: 0, or inside
-    the bounds). The mode is found by golden section and the ends of A_u by bisection, both over the ordered floating-point
-    numbers, so that no scale has to be guessed.
+    target per element, passed on to it; without it ``log_weight(x)`` will do. The weight is positive on ``lower < x < upper``
+    and zero elsewhere; ``start`` is a point where its logarithm is a finite number (needed only if it underflows to minus
+    infinity near the default: 0, or inside the bounds). The mode is found by golden section and the ends of A_u by bisection,
+    both over the ordered floating-point numbers, so that no scale has to be guessed.
 
     >>> import jax.numpy as jnp, noisewise as nw
     >>> weight = nw.direct.UnimodalWeight(lambda x, m: -jnp.abs(x - m) ** 3, parameters=jnp.array(2.0)).resolved()
@@ -269,6 +271,7 @@ class UnimodalWeight(Weight):
     log_peak: Float[Array, "..."] | None = None
 
     def __check_init__(self) -> None:
+        check_function(self.function, "The logarithm of the weight")
         if not self.lower < self.upper:
             raise ValueError(
                 f"lower must be below upper; got {self.lower} and {self.upper}. Give the weight's support."
@@ -276,7 +279,7 @@ class UnimodalWeight(Weight):
 
     def _raw(self, x: Array) -> Array:
         inside = (x > self.lower) & (x < self.upper)
-        value = self.function(jnp.where(inside, x, self._inside()), self.parameters)
+        value = call(self.function, jnp.where(inside, x, self._inside()), self.parameters)
         return jnp.where(inside & ~jnp.isnan(value), value, -jnp.inf)
 
     def _inside(self) -> float:
