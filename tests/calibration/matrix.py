@@ -6,6 +6,8 @@ import numpy as np
 from joint_model import Joint
 
 import noisewise as nw
+from noisewise.engines.augmentation import AugmentationKernel
+from noisewise.engines.surrogate import Surrogate
 
 M, Q = nw.models, nw.queries
 LAPLACE, GAUSSIAN = nw.noise.Laplace, nw.noise.Gaussian
@@ -13,7 +15,7 @@ CONTINUOUS = (LAPLACE, GAUSSIAN)
 EVERY = (*CONTINUOUS, nw.noise.DiscreteLaplace, nw.noise.DiscreteGaussian)
 
 
-def gamma_family(column="x"):
+def waiting_family(column="x"):
     """Exponential waiting times, written by hand as a family."""
     return M.ExponentialFamily(
         parameters={"rate": "positive"},
@@ -47,10 +49,8 @@ def shifted_normal(column="x"):
     )
 
 
-def regression(predictors=("x1", "x2"), response="y"):
+def regression():
     return M.LinearRegression(
-        predictors,
-        response,
         variance=M.InverseGamma(6, 5),
         covariate_mean=M.NormalPrior([0.5, -1], [[1.0, 0.3], [0.3, 0.5]]),
         covariate_cov=M.InverseWishart(12, 8 * np.array([[1.5, 0.6], [0.6, 0.8]])),
@@ -61,9 +61,9 @@ def moments(column, lower, upper, *powers):
     return Q.Moments({column: nw.Column(lower, upper)}, [{column: power} if power else {} for power in powers])
 
 
-def regression_query(predictors=("x1", "x2"), response="y"):
+def regression_query():
     wide = nw.Column(-6, 6, rescale=(-1, 1))
-    return Q.regression_moments({name: wide for name in predictors}, {response: wide})
+    return Q.regression_moments({"x1": wide, "x2": wide}, {"y": wide})
 
 
 def table(size, column="x"):
@@ -72,26 +72,31 @@ def table(size, column="x"):
 
 NAIVE_BAYES = Q.Counts(levels={"y": 2, "x1": 2, "x2": 3}, tables=[("y", "x1"), ("y", "x2")])
 
-DESIGNS = {
-    "Bernoulli": (M.Bernoulli(2, 3), moments("x", 0, 1, 1), 2.0, EVERY),
-    "Categorical": (M.Categorical([2.0, 1.5, 3.0]), table(3), 2.0, EVERY),
-    "Poisson": (M.Poisson(6, 2), moments("x", 0, 7, 1), 4.0, EVERY),
-    "Exponential": (M.Exponential(6, 3), moments("x", 0, 2, 1), 1.0, CONTINUOUS),
-    "Normal, known sd": (M.Normal((1, 2), sd=1.5), moments("x", -3, 5, 1), 4.0, CONTINUOUS),
-    "Normal": (M.Normal((1, 2), variance_prior=(6, 5)), moments("x", -3, 5, 1, 2), 4.0, CONTINUOUS),
-    "GammaKnownShape": (M.GammaKnownShape(2.5, shape=6, rate=3), moments("x", 0, 4, 1), 2.0, CONTINUOUS),
-    "ExponentialFamily": (gamma_family(), moments("x", 0, 2, 1), 1.0, CONTINUOUS),
-    "NaiveBayes": (M.NaiveBayes(2, [2, 3], prior=2.5), NAIVE_BAYES, 2.0, EVERY),
-    "LinearRegression": (regression(), regression_query(), 1.0, CONTINUOUS),
-    "Custom": (shifted_normal(), moments("x", -3, 5, 1), 4.0, CONTINUOUS),
-    "UnknownSize": (M.UnknownSize(M.Bernoulli(2, 3), upper=12, lower=2), moments("x", 0, 1, 0, 1), 1.5, EVERY),
-}
-"""By model: the model, a query, a noise scale, and the laws of noise that the query admits."""
+
+def designs(at="x"):
+    """By model, with its column ``at``: the model, a query, a noise scale, and the laws of noise that the query admits."""
+    return {
+        "Bernoulli": (M.Bernoulli(2, 3, column=at), moments(at, 0, 1, 1), 2.0, EVERY),
+        "Categorical": (M.Categorical([2.0, 1.5, 3.0], column=at), table(3, at), 2.0, EVERY),
+        "Poisson": (M.Poisson(6, 2, column=at), moments(at, 0, 7, 1), 4.0, EVERY),
+        "Exponential": (M.Exponential(6, 3, column=at), moments(at, 0, 2, 1), 1.0, CONTINUOUS),
+        "Normal, known sd": (M.Normal((1, 2), sd=1.5, column=at), moments(at, -6, 8, 1), 4.0, CONTINUOUS),
+        "Normal": (M.Normal((1, 2), variance_prior=(6, 5), column=at), moments(at, -3, 5, 1, 2), 4.0, CONTINUOUS),
+        "GammaKnownShape": (M.GammaKnownShape(2.5, shape=6, rate=3, column=at), moments(at, 0, 4, 1), 2.0, CONTINUOUS),
+        "ExponentialFamily": (waiting_family(at), moments(at, 0, 2, 1), 1.0, CONTINUOUS),
+        "NaiveBayes": (M.NaiveBayes(2, [2, 3], prior=2.5), NAIVE_BAYES, 2.0, EVERY),
+        "LinearRegression": (regression(), regression_query(), 1.0, CONTINUOUS),
+        "Custom": (shifted_normal(at), moments(at, -8, 8, 1), 4.0, CONTINUOUS),
+        "UnknownSize": (M.UnknownSize(M.Bernoulli(2, 3), upper=12, lower=2), moments("x", 0, 1, 0, 1), 1.5, EVERY),
+    }
+
+
+DESIGNS = designs()
 
 ENGINES = {
     "augmentation": tuple(DESIGNS),
-    "counts": ("Bernoulli", "Categorical", "NaiveBayes"),
-    "fourier": ("Bernoulli", "Poisson", "Exponential", "Normal, known sd"),
+    "counts": ("Bernoulli", "Categorical", "NaiveBayes", "UnknownSize"),
+    "fourier": ("Bernoulli", "Poisson", "Exponential", "Normal, known sd", "Custom"),
     "sufficient": (
         "Bernoulli",
         "Categorical",
@@ -110,24 +115,43 @@ ENGINES = {
 def release(name, laws, n, scale=1.0):
     """A release of a design by each of the laws, of the same records: its posterior is right only if every law is."""
     model, query, width, _ = DESIGNS[name]
-    parts = [(query, law(scale * width)) for law in laws]
-    return model, nw.calibration.simulate(model, parts, n=None if name == "UnknownSize" else n, random_seed=0).release
+    parts = [nw.Measurement(query, law(scale * width), np.zeros(query.size)) for law in laws]
+    return model, nw.Release(parts, None if name == "UnknownSize" else n)
 
 
-def side_by_side(n):
-    """Every model of a known number of records at once, each with its own columns and its query under all its laws."""
-    parts = {
-        "bernoulli": (M.Bernoulli(2, 3, column="a"), moments("a", 0, 1, 1), 2.0, EVERY),
-        "categorical": (M.Categorical([2.0, 1.5, 3.0], column="b"), table(3, "b"), 2.0, EVERY),
-        "poisson": (M.Poisson(6, 2, column="c"), moments("c", 0, 7, 1), 4.0, EVERY),
-        "exponential": (M.Exponential(6, 3, column="d"), moments("d", 0, 2, 1), 1.0, CONTINUOUS),
-        "normal": (M.Normal((1, 2), variance_prior=(6, 5), column="e"), moments("e", -3, 5, 1, 2), 4.0, CONTINUOUS),
-        "gamma": (M.GammaKnownShape(2.5, shape=6, rate=3, column="f"), moments("f", 0, 4, 1), 2.0, CONTINUOUS),
-        "family": (gamma_family("g"), moments("g", 0, 2, 1), 1.0, CONTINUOUS),
-        "naive_bayes": (M.NaiveBayes(2, [2, 3], prior=2.5), NAIVE_BAYES, 2.0, EVERY),
-        "regression": (regression(("u", "v"), "w"), regression_query(("u", "v"), "w"), 1.0, CONTINUOUS),
-        "custom": (shifted_normal("h"), moments("h", -3, 5, 1), 4.0, CONTINUOUS),
-    }
-    model = Joint({name: part[0] for name, part in parts.items()})
-    measurements = [(query, law(width)) for _, query, width, laws in parts.values() for law in laws]
-    return model, nw.calibration.simulate(model, measurements, n=n, random_seed=0).release
+GROUPS = {
+    "discrete": ("Bernoulli", "Categorical", "Poisson", "NaiveBayes"),
+    "continuous": ("Exponential", "Normal", "GammaKnownShape", "ExponentialFamily", "Custom"),
+}
+"""Models side by side in one program, each with its own columns and its query under all its laws."""
+
+
+def side_by_side(group, n):
+    parts = {name: designs(f"column of {name}")[name] for name in GROUPS[group]}
+    measurements = [
+        nw.Measurement(query, law(width), np.zeros(query.size))
+        for _, query, width, laws in parts.values()
+        for law in laws
+    ]
+    return Joint({name: part[0] for name, part in parts.items()}), nw.Release(measurements, n)
+
+
+class Unaided(nw.engines.Augmentation):
+    """The augmentation engine without its picture of the posterior, which takes longer to compile than the chains run."""
+
+    def build(self, model, release, key):
+        free = model.free_size
+        wide = Surrogate(jnp.zeros(free), jnp.eye(free))
+        return AugmentationKernel(
+            model=model,
+            release=release,
+            surrogate=wide,
+            record_proposal=None,
+            theta_move="update",
+            interweave=True,
+            move="random_walk",
+            moves=8,
+            window=release.n,
+            block=1,
+            n=release.n,
+        )

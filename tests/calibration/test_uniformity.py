@@ -100,6 +100,7 @@ def test_the_bandwidth_is_the_median_distance_between_the_samples():
         ([1.0, 2.0], [1.0, np.inf], "right must be at least two finite draws"),
         (np.zeros((3, 2)), np.zeros((3, 4)), "equally long rows"),
         ([1.0, 1.0], [1.0, 1.0], "bandwidth must be positive"),
+        ("draws", [1.0, 2.0], "left must be draws"),
     ],
 )
 def test_mmd_refuses_samples_it_cannot_compare(left, right, words):

@@ -1,11 +1,5 @@
-r"""Joint tests of the augmentation kernel (Geweke 2004): the release is drawn anew between steps.
+"""Joint tests of the augmentation kernel (Geweke 2004), of which ``nw.calibration.geweke`` is the test for users."""
 
-From exact draws of (theta, x, s), the cycle "one step of the kernel given s, then s given x" must give exact draws again. Many
-independent copies make a few cycles each, so the means of any functions of (theta, x, s) are compared with those of the start with plain
-standard errors.
-"""
-
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,6 +34,7 @@ class WithoutJacobian(nw.models.Normal):
 NORMAL = {"mean_prior": (0.5, 1.0), "variance_prior": (3.0, 2.0)}
 CLAMPED = nw.queries.Moments({"x": nw.Column(-1, 2)}, [{"x": 1}, {"x": 2}])
 COUNT = nw.queries.Moments({"x": nw.Column(0, 4)}, [{"x": 1}])
+LEVELS_OF_A_COIN = nw.queries.Counts(levels={"x": 2}, tables=[("x",)])
 LEVELS = nw.queries.Counts(levels={"x": 3}, tables=[("x",)])
 
 
@@ -75,59 +70,19 @@ def kernel_of(model, query, noise, **options):
     )
 
 
-def summaries(kernel, state, value):
-    free = kernel.model.unconstrain(state.theta)
-    total = jnp.sum(kernel.release.statistics(state.records), axis=0)
-    first = jax.tree.leaves(state.records)[0][0].astype(float)
-    parts = [
-        free,
-        free**2,
-        total,
-        total**2,
-        jnp.arctan(value),
-        jnp.outer(free, jnp.arctan(value)).ravel(),
-        free * first,
-    ]
-    return jnp.concatenate(parts)
-
-
-def with_release(kernel, value):
-    return eqx.tree_at(lambda k: k.release.measurements[0].value, kernel, value)
-
-
-def errors(kernel) -> np.ndarray:
-    """How many standard errors the summaries after the cycles are from those before them."""
-
+def joint_test(kernel):
     copies = FEWER if kernel.release.measurements[0].noise.discrete else COPIES
-
-    def simulate(key, kernel, state):
-        return kernel.release.measurements[0].mechanism.simulate(
-            key, jnp.sum(kernel.release.statistics(state.records), axis=0)
-        )
-
-    def copy(key):
-        prior_key, init_key, release_key, cycles = jax.random.split(key, 4)
-        state = kernel.init(init_key, kernel.model.sample_prior(prior_key))
-        value = simulate(release_key, kernel, state)
-        before = summaries(kernel, state, value)
-
-        def cycle(carry, key):
-            state, value = carry
-            step_key, release_key = jax.random.split(key)
-            state, _ = with_release(kernel, value).step(step_key, state)
-            return (state, simulate(release_key, kernel, state)), None
-
-        (state, value), _ = jax.lax.scan(cycle, (state, value), jax.random.split(cycles, CYCLES))
-        return before, summaries(kernel, state, value)
-
-    before, after = (np.asarray(part) for part in jax.jit(jax.vmap(copy))(jax.random.split(jax.random.key(2), copies)))
-    difference = after - before
-    return difference.mean(axis=0) / (difference.std(axis=0) / np.sqrt(copies))
+    return nw.calibration.geweke(
+        kernel.model, kernel.release, method=kernel, copies=copies, cycles=CYCLES, random_seed=2
+    )
 
 
 KERNELS = {
     "normal, Gibbs update, random walk": lambda: kernel_of(
         nw.models.Normal(**NORMAL), CLAMPED, nw.noise.Laplace(np.array([0.5, 1.0]))
+    ),
+    "normal, jump and walk": lambda: kernel_of(
+        nw.models.Normal(**NORMAL), CLAMPED, nw.noise.Laplace(np.array([0.5, 1.0])), jump=True
     ),
     "normal, Hamiltonian, elliptical slice, part of the records": lambda: kernel_of(
         nw.models.Normal(**NORMAL), CLAMPED, nw.noise.Gaussian(0.7), theta_move="hmc", move="elliptical_slice", window=2
@@ -167,10 +122,21 @@ WRONG = {
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_kernel_keeps_the_joint_law(name):
-    found = errors(KERNELS[name]())
-    assert np.max(np.abs(found)) < 4.5, found
+    found = joint_test(KERNELS[name]())
+    assert np.max(np.abs(found.z)) < 4.5, found
+    assert found.passed
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_kernel_breaks_the_joint_law(name):
-    assert np.max(np.abs(errors(WRONG[name]()))) > 8
+    found = joint_test(WRONG[name]())
+    assert np.max(np.abs(found.z)) > 8
+    assert not found.passed
+    assert "does NOT keep" in str(found)
+
+
+def test_a_kernel_that_imputes_nothing_has_no_joint_test():
+    coin = nw.models.Bernoulli()
+    release = nw.Release([nw.Measurement(LEVELS_OF_A_COIN, nw.noise.Laplace(1.0), [3.0, 2.0])], n=5)
+    with pytest.raises(ValueError, match=r"nw\.calibration\.sbc"):
+        nw.calibration.geweke(coin, release, method="counts")

@@ -46,16 +46,21 @@ def mmd(
         raise ValueError(
             f"The two samples must have equally long rows; got {x.shape[1]} and {y.shape[1]} numbers a row."
         )
+    if isinstance(subsample, bool) or not isinstance(subsample, int | np.integer) or subsample < 1:
+        raise ValueError(f"subsample must be a whole number of at least 1; got {subsample!r}.")
     if bandwidth is None:
         bandwidth = _median_distance(x, y, subsample, random_seed)
-    if not (math.isfinite(bandwidth) and bandwidth > 0):
+    if isinstance(bandwidth, bool | str) or not (math.isfinite(bandwidth) and bandwidth > 0):
         raise ValueError(f"bandwidth must be positive and finite; got {bandwidth!r}. Give one, or draws that vary.")
     value = _within(x, bandwidth) + _within(y, bandwidth) - 2 * _summed(x, y, bandwidth) / (len(x) * len(y))
     return math.sqrt(abs(value)) if root else value
 
 
 def _rows(sample: Any, name: str) -> np.ndarray:
-    rows = np.asarray(sample, dtype=float)
+    try:
+        rows = np.asarray(sample, dtype=float)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be draws, numbers by row; got {sample!r}.") from None
     rows = rows[:, None] if rows.ndim == 1 else rows
     if rows.ndim != 2 or len(rows) < 2 or not np.all(np.isfinite(rows)):
         raise ValueError(

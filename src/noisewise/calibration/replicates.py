@@ -95,12 +95,12 @@ def replicate(
     root = jax.random.key(seed)
     quantities = Quantities(model, release, jax.random.fold_in(root, INNOVATIONS))
     number = truths.values[0].shape[0]
+    settings = Settings(draws, tune, number, thin, progressbar=progressbar)
     built = list(_build(model, release, engine, truths.values, root))
     samplers = [one for one in built if isinstance(one, Sampler)]
     if samplers:
         found = _from_samplers(samplers, quantities, truths.values, draws, seed)
     else:
-        settings = Settings(draws, tune, number, thin, progressbar=progressbar)
         found = _from_kernels(built, engine, quantities, truths.values, settings, seed)
     known = _truth(quantities, truths)
     if extra:
@@ -126,6 +126,13 @@ def _build(model: Model, release: Release, engine: Engine, values: Values, root:
         yield engine.build(model, with_values(release, tuple(v[r] for v in values)), jax.random.fold_in(key, r))
 
 
+def _halves(built: Any) -> tuple[Any, Any]:
+    """What may differ between replicates, as arrays, and what all of a program share."""
+    return eqx.partition(
+        jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_inexact_array_like(leaf) else leaf, built), eqx.is_array
+    )
+
+
 def _stacked(parts: Sequence[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts)
 
@@ -133,7 +140,7 @@ def _stacked(parts: Sequence[Any]) -> Any:
 def _from_kernels(
     kernels: Sequence[Any], engine: Engine, quantities: Quantities, values: Values, settings: Settings, seed: int
 ) -> dict[str, np.ndarray]:
-    halves = [eqx.partition(kernel, eqx.is_array) for kernel in kernels]
+    halves = [_halves(kernel) for kernel in kernels]
     arrays, shared = _stacked([half[0] for half in halves]), halves[0][1]
 
     def starts(keys: Key) -> Theta:
@@ -159,11 +166,13 @@ def _from_samplers(
 ) -> dict[str, np.ndarray]:
     keys = chain_keys(seed, len(samplers))
     groups: dict[Any, list[int]] = {}
-    halves = [eqx.partition(sampler, eqx.is_array) for sampler in samplers]
+    halves = [_halves(sampler) for sampler in samplers]
     for r, (arrays, shared) in enumerate(halves):
         leaves, structure = jax.tree.flatten(arrays)
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-        groups.setdefault((structure, shapes, jax.tree.structure(shared)), []).append(r)
+        others, rest = jax.tree.flatten(shared)
+        named = tuple(leaf.tobytes() if isinstance(leaf, np.ndarray) else leaf for leaf in others)
+        groups.setdefault((structure, shapes, rest, named), []).append(r)
     found: dict[str, np.ndarray] = {}
     for members in groups.values():
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(halves[members[0]][0]))

@@ -4,7 +4,7 @@ Draw theta from the prior, records from the model and a release from its mechani
 computation is right, the truth is one more draw from the posterior: the rank of any function ``q(theta, x, s)`` of the truth
 among those of L posterior draws is uniform on 0..L. Ranks of theta alone cannot tell a posterior from the prior;
 functions of the release too can (Modrák et al. 2023), so ``log p(s | theta)`` and, where the engine imputes records, their total,
-their density and the density of the noise are looked at as well. Ties are broken at random.
+their density and the density of the noise are looked at as well. Ties, up to rounding, are broken at random.
 
 :func:`posterior_sbc` asks the same of one release (Säilynoja et al. 2025): theta and records are drawn from the posterior of the
 release, the same mechanisms answer once more for those records, and theta is ranked in the posterior of both releases together.
@@ -42,6 +42,8 @@ _FEW_EFFECTIVE = 0.5
 _CHAINS = 4
 _JUDGED = 40
 _FIRST, _APART = 500, 10
+_SAME = 1e-10
+"""Values that are this close (relatively) are tied: truth and draws come from two programs, which round in two ways."""
 
 
 @dataclass(frozen=True)
@@ -254,8 +256,12 @@ def _twice(release: Release) -> Release:
 
 def judge_ranks(made: Replicates, seed: int, alpha: float) -> Calibration:
     """The ranks of replicates and what they say."""
-    less = np.sum(made.draws < made.truth[:, None], axis=1)
-    ties = np.sum(made.draws == made.truth[:, None], axis=1)
+    truth = made.truth[:, None]
+    with np.errstate(invalid="ignore"):
+        near = np.abs(made.draws - truth) <= _SAME * np.abs(truth)
+    tied = near | (made.draws == truth)
+    less = np.sum((made.draws < truth) & ~tied, axis=1)
+    ties = np.sum(tied, axis=1)
     rng = np.random.default_rng([seed, TIES])
     # one row of uniforms a replicate: a replicate's ranks do not depend on the others
     ranks = less + np.floor(rng.random(less.shape) * (ties + 1)).astype(int)
@@ -279,5 +285,5 @@ def _effective(draws: np.ndarray) -> float:
 
 
 def _check_alpha(alpha: float) -> None:
-    if not 0 < alpha < 1:
+    if isinstance(alpha, bool | str) or not 0 < alpha < 1:
         raise ValueError(f"alpha must lie strictly between 0 and 1; got {alpha!r}.")

@@ -16,7 +16,7 @@ from noisewise.engines.surrogate import surrogate_log_likelihood
 from noisewise.models.base import Model
 from noisewise.models.unknown_size import UnknownSize
 from noisewise.release.document import Measurement, Release, check_n, noise_on
-from noisewise.release.mechanism import Mechanism
+from noisewise.release.mechanism import AdditiveNoise, Mechanism
 from noisewise.run import check_seed
 from noisewise.typing import Key, Records, Theta
 
@@ -65,30 +65,65 @@ def simulate(
     >>> made.release.n, float(made.theta["p"])
     (50, 0.25)
     """
+    release, made = draw_design(model, measurements, n, 1, check_seed(random_seed), truth)
+    return Simulated(release, *jax.tree.map(lambda leaf: leaf[0], (made.theta, made.records)))
+
+
+def draw_design(
+    model: Model,
+    measurements: Sequence[tuple[Any, Any] | Mechanism],
+    n: int | None,
+    replicates: int,
+    seed: int,
+    truth: Mapping[str, Any] | None,
+) -> tuple[Release, Truths]:
+    """Replicates of a design, and the first of them as a release."""
     parts = tuple(_mechanism(part) for part in measurements)
     if not parts:
         raise ValueError("A design needs at least one measurement, a pair (query, noise) or a mechanism; got none.")
-    n = check_n(n)
-    _check_model(model, n)
-    key = jax.random.fold_in(jax.random.key(check_seed(random_seed)), TRUTH)
-    made = _draw(model, parts, _places(parts), n, jax.random.fold_in(key, 0), fixed_truth(model, truth))
-    release = Release([Measurement(mechanism=m, value=v) for m, v in zip(parts, made.values, strict=True)], n)
-    return Simulated(release, made.theta, made.records)
+    places = tuple(jnp.zeros(getattr(part, "dimension", 1)) for part in parts)
+    made = _draw_all(model, parts, places, check_n(n), replicates, seed, truth)
+    for part, values in zip(parts, made.values, strict=True):
+        if isinstance(part, AdditiveNoise) and part.noise.discrete and not np.all(np.round(values) == values):
+            raise ValueError(
+                f"{type(part.noise).__name__} noise is for whole numbers, and the totals of this query are not whole under the "
+                "model; use a continuous law, or a query that counts."
+            )
+    shown = [Measurement(mechanism=part, value=value[0]) for part, value in zip(parts, made.values, strict=True)]
+    return Release(shown, n), made
 
 
 def draw_truths(
     model: Model, release: Release, replicates: int, seed: int, truth: Mapping[str, Any] | None = None
 ) -> Truths:
     """Replicates of the design that ``release`` shows (its values are not looked at); each depends on the seed and its number."""
-    _check_model(model, release.n)
     mechanisms = tuple(m.mechanism for m in release.measurements)
-    silent = [name for name, m in zip(release.names, mechanisms, strict=True) if not m.simulates]
+    places = tuple(m.value for m in release.measurements)
+    return _draw_all(model, mechanisms, places, release.n, replicates, seed, truth)
+
+
+def _draw_all(
+    model: Model,
+    mechanisms: tuple[Mechanism, ...],
+    places: Values,
+    n: int | None,
+    replicates: int,
+    seed: int,
+    truth: Mapping[str, Any] | None,
+) -> Truths:
+    check_model(model, n)
+    unknown = sorted({column for part in mechanisms for column in part.columns} - set(model.columns))
+    if unknown:
+        raise ValueError(
+            f"The release reads {', '.join(map(repr, unknown))}, which records of the model do not have; its columns are "
+            f"{list(model.columns)}. Rename the one or the other."
+        )
+    silent = [type(mechanism).__name__ for mechanism in mechanisms if not mechanism.simulates]
     if silent:
         raise ValueError(f"{', '.join(silent)} cannot be simulated, so there are no replicates; give it a simulator.")
     key = jax.random.fold_in(jax.random.key(seed), TRUTH)
     keys = jax.vmap(lambda number: jax.random.fold_in(key, number))(jnp.arange(replicates))
-    places = tuple(m.value for m in release.measurements)
-    return _draw_many(model, mechanisms, places, release.n, keys, fixed_truth(model, truth))
+    return _draw_many(model, mechanisms, places, n, keys, fixed_truth(model, truth))
 
 
 @eqx.filter_jit
@@ -180,11 +215,8 @@ def _mechanism(part: tuple[Any, Any] | Mechanism) -> Mechanism:
     return noise_on(part[0], part[1])
 
 
-def _places(mechanisms: tuple[Mechanism, ...]) -> Values:
-    return tuple(jnp.zeros(getattr(mechanism, "dimension", 1)) for mechanism in mechanisms)
-
-
-def _check_model(model: Model, n: int | None) -> None:
+def check_model(model: Model, n: int | None) -> None:
+    """Refuse what is no model, and a number of records that does not fit it."""
     if not isinstance(model, Model):
         raise ValueError(f"model must be a noisewise model, for example nw.models.Normal(...); got {model!r}.")
     if isinstance(model, UnknownSize) != (n is None):
@@ -195,11 +227,17 @@ def _check_model(model: Model, n: int | None) -> None:
 
 def fixed_truth(model: Model, truth: Mapping[str, Any] | None) -> Theta:
     """The parameters whose true values are given, checked against the model's shapes."""
-    fixed = {name: jnp.asarray(value, dtype=float) for name, value in (truth or {}).items()}
-    for name, value in fixed.items():
+    if not isinstance(truth or {}, Mapping):
+        raise ValueError(f'truth must give values by parameter, as in {{"p": 0.25}}; got {truth!r}.')
+    fixed = {}
+    for name, given in (truth or {}).items():
         if name not in model.parameters:
             raise ValueError(f"truth names {name!r}, but the model's parameters are {list(model.parameters)}.")
-        shape = model.parameters[name].shape
-        if value.shape != shape or not np.all(np.isfinite(value)):
-            raise ValueError(f"truth[{name!r}] must be finite with shape {shape}; got shape {value.shape}.")
+        parameter, value = model.parameters[name], jnp.asarray(given, dtype=float)
+        if value.shape != parameter.shape or not np.all(np.isfinite(value)):
+            raise ValueError(f"truth[{name!r}] must be finite with shape {parameter.shape}; got shape {value.shape}.")
+        again = parameter.constrain(parameter.unconstrain(value))
+        if not np.allclose(again, value, rtol=1e-6, atol=1e-9):
+            raise ValueError(f"truth[{name!r}] must lie in its support ({parameter.support}); got {given!r}.")
+        fixed[name] = value
     return fixed

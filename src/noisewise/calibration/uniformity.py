@@ -41,7 +41,10 @@ def ks_uniform(values: Any) -> Distance:
     >>> round(distance, 6), distance.pvalue > 0.9
     (0.1, True)
     """
-    seen = np.asarray(values, dtype=float).reshape(-1)
+    try:
+        seen = np.asarray(values, dtype=float).reshape(-1)
+    except (TypeError, ValueError):
+        raise ValueError(f"ks_uniform needs numbers in [0, 1]; got {values!r}.") from None
     if seen.size == 0 or not np.all((seen >= 0) & (seen <= 1)):
         bad = seen[~((seen >= 0) & (seen <= 1))][:1]
         raise ValueError(
