@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test lint types bench sbc docs browser clean help
+.PHONY: demo test lint types bench sbc studies-smoke docs browser clean help
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
 
@@ -26,11 +26,13 @@ lint: $(STAMP)   ## ruff
 types: $(STAMP)  ## mypy, strict
 	$(BIN)/mypy
 
-bench: $(STAMP)  ## the benchmark tables, in benchmarks/
-	$(BIN)/python -m pip install --quiet --constraint requirements.lock --editable '.[dev,bench]'
+bench: $(VENV)/.bench ## noisewise against what a user would run today, into out/bench (about 2 hours; goes on where it was stopped)
 	$(BIN)/python benchmarks/run.py
 
-sbc: $(STAMP)    ## calibrate every engine with every model and noise law, into benchmarks/sbc.md (hours; resumes)
+studies-smoke: $(STAMP) ## every study of the papers at a small size (under 10 minutes)
+	$(BIN)/noisewise study all --tiny --out out/studies-smoke
+
+sbc: $(STAMP)    ## calibrate every engine with every model and noise law, into out/sbc.md (hours; goes on where it was stopped)
 	$(BIN)/python benchmarks/sbc.py
 
 docs: $(VENV)/.docs ## the documentation as a site, in out/site
@@ -39,7 +41,7 @@ docs: $(VENV)/.docs ## the documentation as a site, in out/site
 browser: $(VENV)/.browser ## the report in a real Chromium (Debian: apt-get install chromium)
 	$(BIN)/python -m pytest -q tests/report/browser_checks.py
 
-$(VENV)/.docs $(VENV)/.browser: $(VENV)/.%: $(STAMP)
+$(VENV)/.docs $(VENV)/.browser $(VENV)/.bench: $(VENV)/.%: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint requirements.lock --editable '.[dev,$*]'
 	touch $@
 

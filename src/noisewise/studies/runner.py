@@ -64,6 +64,8 @@ def run(
         from noisewise.studies import get
 
         study = get(study)
+    if not isinstance(study, Study):
+        raise ValueError(f"study must be a name or a Study; got {study!r}. noisewise study list says what there is.")
     chosen = study.with_settings({**(study.tiny if tiny else {}), **(settings or {})})
     wanted = replicates if replicates is not None else (study.tiny_replicates if tiny else study.replicates)
     _check(wanted, random_seed, workers, retries, scheduler)
