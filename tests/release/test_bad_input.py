@@ -3,6 +3,8 @@
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 
 import noisewise as nw
@@ -37,6 +39,7 @@ CASES = {
     "reversed bounds": (lambda: nw.Column(2, 1), "lower < upper; got lower=2.0, upper=1.0"),
     "equal bounds": (lambda: nw.Column(1, 1), "lower < upper"),
     "infinite bounds": (lambda: nw.Column(0, np.inf), "must be finite"),
+    "bounds too far apart": (lambda: nw.Column(-1e308, 1e308, rescale=(-1, 1)), "less than 1.8e308 apart"),
     "bounds as text": (lambda: nw.Column("low", 1), "bounds must be numbers; got 'low'"),
     "no bounds": (lambda: nw.Column(None, 1), "bounds must be numbers; got None"),
     "rescale of one number": (
@@ -115,6 +118,18 @@ CASES = {
         "rho, or epsilon and delta together",
     ),
     "delta one": (lambda: nw.noise.Gaussian.calibrated(MOMENTS, epsilon=1, delta=1), "delta must lie strictly"),
+    "noise calibrated for no query": (
+        lambda: nw.noise.Laplace.calibrated(None, epsilon=1),
+        "needs a query with a sensitivity.*got None",
+    ),
+    "noise calibrated for microdata": (
+        lambda: nw.noise.Gaussian.calibrated(nw.queries.Records(("x",)), rho=1),
+        "needs a query with a sensitivity.*got RecordColumns",
+    ),
+    "noise calibrated for what is public": (
+        lambda: nw.noise.Laplace.calibrated(nw.queries.Moments({"x": X}, [{}]), epsilon=1),
+        "No record changes the total",
+    ),
     "integer noise calibrated for reals": (
         lambda: nw.noise.DiscreteLaplace.calibrated(
             nw.queries.Moments({"x": nw.Column(0, 0.5)}, [{"x": 1}]), epsilon=1
@@ -158,6 +173,7 @@ CASES = {
     "n zero": (lambda: nw.Release([GOOD], n=0), "n must be a positive integer.*got 0"),
     "n fractional": (lambda: nw.Release([GOOD], n=10.5), "n must be a positive integer.*got 10.5"),
     "n boolean": (lambda: nw.Release([GOOD], n=True), "n must be a positive integer.*got True"),
+    "n beyond counting": (lambda: nw.Release([GOOD], n=10**30), r"n must be at most 2\^53"),
     "n unknown and uncounted": (lambda: nw.Release([GOOD]), "no measurement counts them"),
     "unknown neighbours": (lambda: nw.Release([GOOD], n=3, neighbours="swap"), "neighbours must be .* got 'swap'"),
     "names twice": (lambda: nw.Release([GOOD, GOOD], n=3), "distinct names"),
@@ -181,6 +197,16 @@ CASES = {
         lambda: MOMENTS(pd.DataFrame({"x": [0.5, 1.0], "y": pd.array([1, None], dtype="Int64")})),
         "'y' of the records",
     ),
+    "masked values": (
+        asked(MOMENTS, y=np.ma.masked_array([0, 1], mask=[True, False])),
+        r"'y' .* has 1 value\(s\) that are missing",
+    ),
+    "nulls in an Arrow batch": (
+        lambda: MOMENTS(pa.RecordBatch.from_pydict({"x": pa.array([0.5, 1.0]), "y": pa.array([None, 1.0])})),
+        r"'y' .* has 1 value\(s\) that are missing",
+    ),
+    "lazy table": (lambda: MOMENTS(pl.LazyFrame(RECORDS)), r"lazy table.*give records.collect\(\)"),
+    "ragged column": (asked(MOMENTS, y=[[1], [1, 2]]), "'y' of the records must have one value for each record"),
     "matrix as a column": (asked(MOMENTS, y=np.zeros((2, 2))), r"one value for each record; got shape \(2, 2\)"),
     "huge integers": (asked(MOMENTS, y=[2**60, 1]), "beyond 2.53"),
     "code too large": (asked(COUNTS, k=[0, 3]), r"'k' .* codes 0, 1, ..., 2; 1 value\(s\)"),
@@ -206,6 +232,15 @@ def test_good_values_pass_in_every_shape_they_may_come_in():
         assert nw.Measurement(ONE_TABLE, INTEGERS, value).value.tolist() == [1, 2, 3]
     assert nw.Measurement(nw.queries.Moments({"x": X}, [{"x": 1}]), LAPLACE, 3.5).value.tolist() == [3.5]
     assert nw.Release(GOOD, n=np.int64(7)).n == 7
+
+
+def test_scales_may_come_in_the_form_of_the_table_they_belong_to():
+    query = nw.queries.Counts(levels={"k": 3, "j": 2}, tables=[("k", "j")])
+    scale, value = np.asarray([[1.0, 2], [3, 4], [5, 6]]), np.zeros((3, 2))
+    made = nw.Measurement(query, nw.noise.Laplace(scale), value)
+    assert made.noise.scale.tolist() == [1, 2, 3, 4, 5, 6]
+    with pytest.raises(ValueError, match=r"one for each of the 6 numbers.*got shape \(2, 3\)"):
+        nw.Measurement(query, nw.noise.Laplace(scale.T), value)
 
 
 def test_a_count_that_noise_explains_is_not_called_a_contradiction():

@@ -228,7 +228,13 @@ def test_a_document_that_is_not_understood_is_refused_with_a_sentence(path, case
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
-    [("not json", "it is not JSON"), ("[1]", "format is 'list'"), ('{"a": NaN}', "format is None")],
+    [
+        ("not json", "it is not JSON"),
+        ("[" * 100_000, "it is not JSON"),
+        ("[1]", "format is 'list'"),
+        ('{"a": NaN}', "format is None"),
+    ],
+    ids=["text", "nesting without end", "a list", "no format"],
 )
 def test_files_that_are_not_documents_are_refused(tmp_path, text, sentence):
     (tmp_path / "other.json").write_text(text)

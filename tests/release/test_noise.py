@@ -11,7 +11,7 @@ from scipy import stats
 import noisewise as nw
 from noisewise.release import privacy
 
-SCALES = [1e-4, 0.05, 0.3, 0.7499, 0.75, 0.8, 1.0, 2.5, 40.0, 1e4]
+SCALES = [1e-200, 1e-4, 0.05, 0.3, 0.7499, 0.75, 0.8, 1.0, 2.5, 40.0, 1e4, 1e200]
 INTEGERS = [0, 1, -1, 2, -7, 40, -1000, 10**6]
 mp.mp.dps = 60
 
@@ -47,6 +47,8 @@ def exact_log_prob(law: str, scale: float, r: float) -> mp.mpf:
 
 def theta(s: mp.mpf) -> mp.mpf:
     """The normaliser of the discrete Gaussian, by the third Jacobi theta function."""
+    if s < 1e-3:
+        return mp.mpf(1)
     return mp.jtheta(3, 0, mp.exp(-1 / (2 * s**2))) if s < 30 else s * mp.sqrt(2 * mp.pi)
 
 
@@ -100,6 +102,11 @@ def test_tiny_scales_of_integer_laws_are_points_at_zero():
         variance, characteristic = moments(law(1e-4), np.asarray([1e-3, 0.4, 3.0]))
         assert float(variance) == 0.0
         assert characteristic.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_variances_of_wide_integer_laws_are_those_of_the_continuous_ones():
+    for law, wanted in ((nw.noise.DiscreteLaplace, 2e200), (nw.noise.DiscreteGaussian, 1e200)):
+        assert float(law(1e100).variance) == pytest.approx(wanted, rel=1e-14)
 
 
 def chi_square_p(law: str, sampled: np.ndarray, scale: float) -> float:
@@ -171,6 +178,13 @@ def test_calibrated_discrete_gaussian_gives_epsilon_and_delta_and_little_more_no
     assert continuous < scale < 1.35 * continuous
 
 
+@pytest.mark.parametrize(("rho", "epsilon"), [(1e-3, 0.1), (0.5, 0.4), (2.0, 9.0), (30.0, 25.0)])
+def test_zcdp_conversion_takes_the_best_of_all_orders(rho, epsilon):
+    excess = np.exp(np.linspace(-60, 20, 400_001))
+    logs = excess * ((1 + excess) * rho - epsilon) + excess * np.log(excess) - (1 + excess) * np.log1p(excess)
+    assert privacy.zcdp_delta(rho, epsilon) == pytest.approx(np.exp(np.min(logs)), rel=1e-6)
+
+
 def test_zcdp_conversion_beats_the_simple_bound_and_is_never_below_the_exact_gaussian():
     for rho in (0.01, 0.3, 5.0):
         for delta in (1e-3, 1e-9):
@@ -178,6 +192,11 @@ def test_zcdp_conversion_beats_the_simple_bound_and_is_never_below_the_exact_gau
             assert found <= rho + 2 * np.sqrt(rho * np.log(1 / delta))
             assert found >= privacy.gaussian_epsilon(delta, rho)
             assert privacy.zcdp_rho(found, delta) == pytest.approx(rho, rel=1e-6)
+
+
+def test_a_loss_beyond_all_numbers_is_refused():
+    with pytest.raises(ValueError, match="privacy loss must be a number of at least 0; got inf"):
+        privacy.compose([privacy.Privacy("pure", 1e200), privacy.Privacy("zcdp", 1.0)])
 
 
 def test_noise_scales_are_leaves_so_that_new_ones_do_not_recompile():

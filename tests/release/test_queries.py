@@ -31,6 +31,7 @@ TABLES = {
     "pandas": pd.DataFrame(RAW),
     "polars": pl.DataFrame(RAW),
     "arrow": pa.table(RAW),
+    "arrow batch": pa.RecordBatch.from_pydict({name: pa.array(values) for name, values in RAW.items()}),
 }
 
 
@@ -41,6 +42,13 @@ def test_totals_are_exact_from_every_kind_of_table(kind):
     joint, margin = COUNTS(TABLES[kind])
     assert joint.tolist() == [[0, 1], [1, 0], [0, 2]]
     assert margin.tolist() == [1, 3]
+
+
+def test_booleans_of_arrow_are_numbers_in_every_container():
+    query = nw.queries.Moments({"b": nw.Column(0, 1)}, [{"b": 1}])
+    flags = pa.array([True, False, True, True])
+    for records in ({"b": flags}, pa.table({"b": flags}), pa.RecordBatch.from_arrays([flags], ["b"])):
+        assert query(records).tolist() == [3.0]
 
 
 def test_totals_are_the_sums_of_the_rows_that_engines_use():

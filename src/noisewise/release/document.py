@@ -17,7 +17,7 @@ from noisewise.release.mechanism import AdditiveNoise, Mechanism
 from noisewise.release.moments import Moments
 from noisewise.release.noise import Gaussian, Noise
 from noisewise.release.privacy import Privacy, compose
-from noisewise.release.query import Neighbours, Query, check_neighbours
+from noisewise.release.query import Neighbours, Query, check_neighbours, length
 from noisewise.release.randomised_response import RandomisedResponse
 from noisewise.release.record_columns import RecordColumns
 from noisewise.release.records import Law, RecordNoise
@@ -25,6 +25,8 @@ from noisewise.typing import Key, Records
 
 _FAR = 50.0
 """How many standard deviations of noise a released count may lie from n before the two contradict each other."""
+
+_MOST = 2**53
 
 
 class Measurement(eqx.Module):
@@ -290,6 +292,8 @@ def check_n(n: int | None) -> int | None:
         return None
     if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
         raise ValueError(f"n must be a positive integer, or None when the number of records is unknown; got {n!r}.")
+    if n > _MOST:
+        raise ValueError(f"n must be at most 2^53, beyond which sums over the records lose whole numbers; got {n!r}.")
     return int(n)
 
 
@@ -336,7 +340,18 @@ def noise_on(query: Query | RecordColumns, noise: Law | Mapping[str, Law]) -> Me
         )
     if isinstance(noise, Mapping):
         raise ValueError("A law for each column is for nw.queries.Records; give this query one noise law.")
-    return AdditiveNoise(query, noise)
+    return AdditiveNoise(query, _flat_scale(query, noise))
+
+
+def _flat_scale(query: Query, noise: Noise) -> Noise:
+    """The noise with its scales in a row, where they came in the form of the query's value (a table of counts)."""
+    if not (isinstance(query, Query) and isinstance(noise, Noise)) or np.ndim(noise.scale) < 2:
+        return noise
+    try:
+        flat = query.flatten(noise.scale)
+    except ValueError:
+        return noise
+    return eqx.tree_at(lambda law: law.scale, noise, jnp.asarray(flat))
 
 
 def _check_rows(measurement: Measurement, n: int | None) -> None:
@@ -356,7 +371,7 @@ def _check_counts(measurement: Measurement, n: int | None) -> None:
         at = list(positions)
         counted = float(np.sum(np.asarray(value)[at]))
         # no law here has a variance above 2 scale^2
-        allowed = _FAR * (np.sqrt(2 * np.sum(scale[at] ** 2)) + np.max(scale[at]))
+        allowed = _FAR * (np.sqrt(2) * length(scale[at], "l2") + np.max(scale[at]))
         if abs(counted - n) > allowed:
             raise ValueError(
                 f"n={n} contradicts the released counts: {phrase} adds up to {counted:.6g}, which noise of scale "

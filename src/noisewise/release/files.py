@@ -70,7 +70,7 @@ def load(path: Path) -> Release:
         raise ValueError(f"The release document {path.name!r} cannot be read: {problem}.") from None
     try:
         raw = json.loads(text)
-    except json.JSONDecodeError as problem:
+    except (json.JSONDecodeError, RecursionError) as problem:
         raise ValueError(f"{path.name!r} is not a release document: it is not JSON ({problem}).") from None
     try:
         _check_known(raw)

@@ -14,6 +14,7 @@ accuracy in both tails. The noise of a real release never comes from here: see :
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -21,7 +22,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy import stats
 from jaxtyping import Array, ArrayLike, Float
 
 from noisewise.release import privacy
@@ -90,8 +90,7 @@ class _PureCalibration(Noise):
     def calibrated(cls, query: Query, *, epsilon: float, neighbours: Neighbours = "replace_one") -> Self:
         """The law whose noise makes the query ``epsilon``-differentially private: ``scale = L1 sensitivity / epsilon``."""
         _check_budget("epsilon", epsilon)
-        _check_integers(cls, query)
-        return cls(jnp.asarray(query.sensitivity("l1", neighbours) / epsilon))
+        return cls(jnp.asarray(_sensitivity(cls, query, neighbours) / epsilon))
 
 
 class _ConcentratedCalibration(Noise):
@@ -126,14 +125,14 @@ class _ConcentratedCalibration(Noise):
                 f"{cls.__name__}.calibrated needs rho, or epsilon and delta together; "
                 f"got rho={rho!r}, epsilon={epsilon!r}, delta={delta!r}."
             )
-        _check_integers(cls, query)
+        sensitivity = _sensitivity(cls, query, neighbours)
         if epsilon is not None and delta is not None:
             _check_budget("epsilon", epsilon)
             if not (isinstance(delta, int | float | np.number) and 0 < delta < 1):
                 raise ValueError(f"delta must lie strictly between 0 and 1; got {delta!r}.")
             rho = cls._rho(epsilon, delta)
         _check_budget("rho", rho)
-        return cls(jnp.asarray(query.sensitivity("l2", neighbours) / np.sqrt(2 * np.asarray(rho))))
+        return cls(jnp.asarray(sensitivity / np.sqrt(2 * np.asarray(rho))))
 
 
 def _check_budget(name: str, value: Any) -> None:
@@ -142,12 +141,25 @@ def _check_budget(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be positive and finite; got {value!r}.")
 
 
-def _check_integers(law: type[Noise], query: Query) -> None:
+def _sensitivity(law: type[Noise], query: Query, neighbours: Neighbours) -> float:
+    """The sensitivity that the law's scale is a multiple of, if there is one."""
+    if not callable(getattr(query, "sensitivity", None)):
+        raise ValueError(
+            f"{law.__name__}.calibrated needs a query with a sensitivity, one of the sums of nw.queries; got {query!r}. "
+            "Give any other query its scale."
+        )
     if law.discrete and not query.admits_integers:
         raise ValueError(
             f"{law.__name__} is noise on the integers, and this query does not release integers; use "
             f"{'Laplace' if law.norm == 'l1' else 'Gaussian'} noise, or integer bounds without rescale."
         )
+    sensitivity = query.sensitivity(law.norm, neighbours)
+    if sensitivity == 0:
+        raise ValueError(
+            f"No record changes the total of this query under {neighbours!r} (its sensitivity is 0), so that it needs no noise; "
+            "leave it out: n says as much."
+        )
+    return sensitivity
 
 
 class Laplace(_PureCalibration):
@@ -190,7 +202,8 @@ class Gaussian(_ConcentratedCalibration):
         return privacy.gaussian_mu(epsilon, delta)
 
     def log_prob(self, residual: Array) -> Array:
-        return stats.norm.logpdf(residual, scale=self.scale)
+        # in this order the square of a scale neither overflows nor underflows
+        return -0.5 * (residual / self.scale) ** 2 - jnp.log(self.scale) - 0.5 * math.log(2 * math.pi)
 
     def sample(self, key: Key, shape: tuple[int, ...]) -> Array:
         return self.scale * jax.random.normal(key, shape, dtype=float)
@@ -303,12 +316,13 @@ class DiscreteGaussian(_ConcentratedCalibration):
     def variance(self) -> Array:
         k = jnp.arange(1, _THETA_TERMS + 1, dtype=float)
         scale = self.scale[..., None]
-        small, large = jnp.minimum(scale, 1.0), jnp.maximum(scale, 0.5)
+        # beyond a scale of 10 the waves are zero, and their factor must not overflow
+        small, large = jnp.minimum(scale, 1.0), jnp.clip(scale, 0.5, 10.0)
         mass = jnp.exp(-0.5 * (k / small) ** 2)
         direct = 2 * jnp.sum(k**2 * mass, axis=-1) / (1 + 2 * jnp.sum(mass, axis=-1))
         wave = jnp.exp(-2 * (jnp.pi * large * k) ** 2)
-        bend = 8 * jnp.pi**2 * self.scale**4 * jnp.sum(k**2 * wave, axis=-1) / (1 + 2 * jnp.sum(wave, axis=-1))
-        return jnp.where(self.scale < 0.75, direct, self.scale**2 - bend)
+        bend = 8 * jnp.pi**2 * jnp.sum((large * k) ** 2 * wave, axis=-1) / (1 + 2 * jnp.sum(wave, axis=-1))
+        return jnp.where(self.scale < 0.75, direct, self.scale**2 * (1 - bend))
 
 
 LAWS: dict[str, type[Noise]] = {law.name: law for law in (Laplace, Gaussian, DiscreteLaplace, DiscreteGaussian)}

@@ -19,6 +19,7 @@ from typing import Literal
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 Measure = Literal["pure", "zcdp", "approximate"]
@@ -75,7 +76,7 @@ def compose(parts: Sequence[Privacy]) -> Privacy:
     if measures == {"pure"}:
         return Privacy("pure", math.fsum(losses))
     if "approximate" not in measures:
-        rhos = [loss if part.measure == "zcdp" else loss**2 / 2 for loss, part in zip(losses, parts, strict=True)]
+        rhos = [loss if part.measure == "zcdp" else loss * loss / 2 for loss, part in zip(losses, parts, strict=True)]
         return Privacy("zcdp", math.fsum(rhos))
     if "zcdp" not in measures:
         return Privacy("approximate", math.fsum(losses), math.fsum(float(part.delta) for part in parts))
@@ -118,24 +119,25 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 def zcdp_delta(rho: float, epsilon: float) -> float:
     """A delta at which ``rho``-zCDP gives ``(epsilon, delta)``: Canonne, Kamath and Steinke (2020), Corollary 13.
 
-    Every order ``a > 1`` gives the valid ``exp((a - 1)(a rho - epsilon)) (1 - 1/a)^a / (a - 1)``; the best is searched for.
+    Every order ``a > 1`` gives the valid ``exp((a - 1)(a rho - epsilon)) (1 - 1/a)^a / (a - 1)``. Its logarithm is convex in
+    a, with derivative ``(2a - 1) rho - epsilon + log(1 - 1/a)``, so the best order is the zero of that.
     """
     from scipy import optimize
 
     if rho == 0:
         return 0.0
 
-    def log_delta(log_order: float) -> float:
-        excess = math.exp(log_order)
-        order = 1 + excess
-        # (1 - 1/a)^a / (a - 1) = (a - 1)^(a - 1) / a^a
-        return excess * (order * rho - epsilon) + excess * log_order - order * math.log1p(excess)
+    def slope(log_excess: float) -> float:
+        excess = math.exp(log_excess)
+        return (2 * excess + 1) * rho - epsilon - float(np.logaddexp(0.0, -log_excess))
 
-    centre = math.log(max((epsilon - rho) / (2 * rho), 1e-8))
-    best = optimize.minimize_scalar(
-        log_delta, bounds=(centre - 12, centre + 12), method="bounded", options={"xatol": 1e-10}
-    )
-    return math.exp(min(0.0, float(best.fun)))
+    # the slope is negative where log(1 + 1/excess) >= 1 + rho - epsilon and 2 rho excess <= 1, positive past the other end
+    low = min(-1.0 - max(rho - epsilon, 0.0), -math.log(2 * rho))
+    log_excess = float(optimize.brentq(slope, low - 1, math.log(epsilon / rho + 1 / math.sqrt(rho)) + 1, xtol=1e-12))
+    excess = math.exp(log_excess)
+    order = 1 + excess
+    # (1 - 1/a)^a / (a - 1) = (a - 1)^(a - 1) / a^a
+    return math.exp(min(0.0, excess * (order * rho - epsilon) + excess * log_excess - order * math.log1p(excess)))
 
 
 def zcdp_epsilon(rho: float, delta: float) -> float:

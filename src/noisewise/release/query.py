@@ -91,6 +91,10 @@ class Column(eqx.Module):
                 f"Column bounds must be finite with lower < upper; got lower={self.lower}, upper={self.upper}. "
                 "Give public bounds that do not come from the confidential records."
             )
+        if not math.isfinite(self.upper - self.lower):
+            raise ValueError(
+                f"Column bounds must lie less than 1.8e308 apart; got lower={self.lower}, upper={self.upper}. Use narrower bounds."
+            )
         if self.rescale is not None and not (
             all(map(math.isfinite, self.rescale)) and self.rescale[0] < self.rescale[1]
         ):

@@ -12,6 +12,8 @@ def column_names(records: Any) -> list[str]:
     """The names of the columns of a table of records."""
     if isinstance(records, Mapping):
         return [str(name) for name in records]
+    if callable(getattr(records, "collect_schema", None)) and not hasattr(records, "to_numpy"):
+        raise ValueError("The records are a lazy table, whose values are not there yet; give records.collect().")
     for attribute in ("column_names", "columns"):
         names = getattr(records, attribute, None)
         if isinstance(names, Iterable) and not isinstance(names, str) and not callable(names):
@@ -54,8 +56,25 @@ def _raw(records: Any, name: str) -> Any:
     return records[name]
 
 
+def _array(name: str, values: Any) -> np.ndarray:
+    """The values of a column as an array, with NaN where a masked array hides them."""
+    if isinstance(values, np.ma.MaskedArray) and np.any(values.mask) and values.dtype.kind in "biuf":
+        return np.asarray(np.ma.filled(values.astype(float), np.nan))
+    if callable(getattr(values, "to_pylist", None)):
+        # an Arrow array, which copies nulls and booleans only where it is told to
+        return np.asarray(values.to_numpy(zero_copy_only=False))
+    if callable(getattr(values, "to_numpy", None)):
+        return np.asarray(values.to_numpy())
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise ValueError(
+            f"Column {name!r} of the records must have one value for each record; got {str(values)[:80]!r}."
+        ) from None
+
+
 def _numbers(name: str, values: Any, *, missing: bool) -> np.ndarray:
-    array = values.to_numpy() if callable(getattr(values, "to_numpy", None)) else np.asarray(values)
+    array = _array(name, values)
     if missing and array.dtype.kind == "O":
         empty = np.asarray([value is None for value in array], dtype=bool)
         array = np.where(empty, np.nan, array).astype(float) if np.any(empty) else array
