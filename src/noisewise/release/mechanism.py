@@ -136,14 +136,15 @@ class AdditiveNoise(Mechanism):
 
         ``None`` for a query that does not know its sensitivity.
         """
-        weights = 1 / np.broadcast_to(np.asarray(self.noise.scale), (self.size,))
-        try:
-            bound = self.query.sensitivity(self.noise.norm, neighbours, weights=weights)
-        except ValueError:
-            return None
-        if self.noise.norm == "l1":
-            return Privacy("pure", bound + np.sum(weights * slack))
-        return Privacy("zcdp", (bound + np.linalg.norm(weights * slack)) ** 2 / 2)
+        with np.errstate(over="ignore"):
+            weights = 1 / np.broadcast_to(np.asarray(self.noise.scale), (self.size,))
+            try:
+                bound = self.query.sensitivity(self.noise.norm, neighbours, weights=weights)
+            except ValueError:
+                return None
+            if self.noise.norm == "l1":
+                return Privacy("pure", bound + np.sum(weights * slack))
+            return Privacy("zcdp", np.square(bound + np.linalg.norm(weights * slack)) / 2)
 
     def statistics(self, records: Records, released: Array) -> Float[Array, "n size"]:
         return self.query.statistics(records)

@@ -36,6 +36,8 @@ from noisewise.release.tables import read_columns
 _LAWS = (Laplace, Gaussian, DiscreteLaplace, DiscreteGaussian)
 _MANY = 2**30
 _LARGEST_INTEGER = 2.0**52
+_WIDEST_INTEGER_NOISE = 2.0**45
+"""A total plus noise of this scale stays below 2^53, so that it is an integer of float64, up to a chance of exp(-2^7)."""
 _UPWARD = 1 + 2.0**-40
 """The guarantee's own arithmetic is rounded upward by more than its rounding errors."""
 
@@ -73,6 +75,8 @@ def publish(
         raise ValueError(
             "A release of every record publishes how many there are; use neighbours='replace_one' and leave n out."
         )
+    if isinstance(names, str):
+        raise ValueError(f"names must be a list with one name for each query; got the text {names!r}.")
     if names is not None and len(names) != len(mechanisms):
         raise ValueError(f"names must have one name for each query; got {len(names)} for {len(mechanisms)}.")
     if delta is not None and not (isinstance(delta, int | float | np.number) and 0 < delta < 1):
@@ -127,6 +131,11 @@ def _pair(query: Any, noise: Any) -> list[AdditiveNoise | RecordNoise]:
                 raise ValueError(
                     f"publish has no safe sampler for {type(law).__name__} noise; it has "
                     f"{', '.join(known.__name__ for known in allowed)}."
+                )
+            if isinstance(law, Noise) and law.discrete and np.max(np.asarray(law.scale)) > _WIDEST_INTEGER_NOISE:
+                raise ValueError(
+                    f"{type(law).__name__} noise of scale {np.max(np.asarray(law.scale)):.6g} does not fit 64-bit integers; use "
+                    f"a scale of at most {_WIDEST_INTEGER_NOISE:.3g}, or continuous noise."
                 )
     pairs = [noise_on(one, law) for one, law in zip(queries, noises, strict=True)]
     return [pair for pair in pairs if isinstance(pair, AdditiveNoise | RecordNoise)]
