@@ -19,13 +19,13 @@ from typing import Any
 
 BEGAN = time.perf_counter()
 
-import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-from augmentation import CHAINS, MEAN, VARIANCE, model, release, worst  # noqa: E402
+import jax
+import jax.numpy as jnp
+import numpy as np
+from augmentation import CHAINS, MEAN, VARIANCE, model, release, worst
 
-import noisewise as nw  # noqa: E402
-from noisewise.engines.base import Engine  # noqa: E402
+import noisewise as nw
+from noisewise.engines.base import Engine
 
 Looks = Iterator[tuple[np.ndarray, float | None]]
 TARGET, RHAT = 400, 1.01
