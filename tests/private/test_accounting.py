@@ -51,6 +51,23 @@ def test_max_mu_and_gaussian_epsilon_invert_the_fifty_digit_delta(epsilon, delta
     assert accounting.gaussian_epsilon(mu, delta) == pytest.approx(epsilon, rel=1e-9)
 
 
+@pytest.mark.parametrize("delta", [1e-15, 1e-6, 0.5])
+def test_faint_noise_costs_keep_their_digits_and_are_inverted_without_end(delta):
+    """Costs so small that the two terms of delta agree to 15 digits: their difference said nothing, and a search for epsilon crept."""
+    for mu in np.geomspace(1e-40, 1e-3, 38):
+        for epsilon in (0.0, 0.1 * math.sqrt(mu), 5 * math.sqrt(mu)):
+            exact = precise_delta(epsilon, mu)
+            assert accounting.gaussian_delta(epsilon, float(mu)) == pytest.approx(float(exact), rel=1e-12)
+        epsilon = accounting.gaussian_epsilon(float(mu), delta)
+        assert precise_delta(epsilon, mu) <= delta * (1 + 1e-12)
+        if epsilon > 0:
+            assert precise_delta(epsilon - 1e-12 * accounting.zcdp_epsilon(float(mu), delta), mu) > delta * (1 - 1e-12)
+    for epsilon in (1e-30, 1e-10, 1e-3, 50.0):
+        mu = accounting.max_mu(epsilon, delta)
+        assert abs(precise_delta(epsilon, mu) / delta - 1) < 1e-12
+    assert accounting.gaussian_epsilon(1e300, delta) == pytest.approx(1e300)
+
+
 def test_thousands_of_steps_cost_their_sum():
     step = GaussianStep(sensitivity=2.0, scale=63.0)
     for count in (1, 1000, 5000):

@@ -8,17 +8,19 @@ import xarray as xr
 
 import noisewise as nw
 from noisewise.private import HMC, Budget, Penalty, Stream, accounting, plan, sample, targets, tune
+from noisewise.private.ledger import GaussianStep, spent_delta
 from noisewise.private.sample import verdict
 from noisewise.result import judge
 
 N = 80
 R = np.random.default_rng(1).normal(2.0, 1.0, N)
 CIRCLE = targets.Circle(a=0.1)
+METHOD = Penalty(noise=2.0, clip=4.0, proposal=0.1)
 GAUSSIAN = targets.Gaussian(covariance=[[1.0]], prior_variance=100.0)
 
 
 def made(iterations=12, n=N):
-    return plan(Penalty(noise=2.0, clip=4.0, proposal=0.1), Budget(9.0, 1e-5), n=n, iterations=iterations)
+    return plan(METHOD, Budget(9.0, 1e-5), n=n, iterations=iterations)
 
 
 def refuses(match, call):
@@ -93,7 +95,25 @@ def test_wrong_accounting_questions_are_refused():
     refuses("epsilon must be a finite number", lambda: accounting.gaussian_delta("1", 0.1))
     refuses("epsilon must be", lambda: accounting.zcdp_delta(float("nan"), 0.1))
     refuses("mu must be", lambda: accounting.gaussian_delta(1.0, [0.1]))
+    for order, batch, rdp, match in (
+        (2.5, 10, lambda j: j, "whole number of at least 2"),
+        (float("nan"), 10, lambda j: j, "whole number of at least 2"),
+        (4, 2.5, lambda j: j, "whole number of records"),
+        (4, 10, lambda j: -1.0, "Renyi cost must be a number, not negative"),
+        (4, 10, 0.3, "rdp must be a function"),
+    ):
+        refuses(match, lambda o=order, b=batch, r=rdp: accounting.rdp_subsampled(o, b, 100, r))
+    refuses("batch must be a whole number", lambda: accounting.rdp_barker(4, -3))
+    refuses("for each order", lambda: accounting.rdp_epsilon([], 1e-5, orders=[]))
+    refuses("epsilon must be a finite number", lambda: accounting.rdp_delta(float("nan"), [1.0], orders=[2]))
+    refuses("mu must be finite and positive", lambda: accounting.pld_gaussian("a"))
+    refuses("scale must be", lambda: accounting.pld_subsampled(sensitivity=1.0, scale="a", batch=1, n=9))
+    refuses("the scale of a release", lambda: GaussianStep(1.0, "a"))
+    refuses("a count of releases", lambda: GaussianStep(1.0, 1.0, float("nan")))
+    refuses("a ledger holds", lambda: spent_delta([METHOD], 1.0))
     one = accounting.pld_gaussian(0.1)
+    for epsilon in ("a", float("nan")):
+        refuses("epsilon must be", lambda epsilon=epsilon: accounting.pld_delta(one, epsilon=epsilon))
     for count in (0, -1, 1.5):
         refuses("count must be", lambda count=count: accounting.pld_delta(one, epsilon=1.0, count=count))
 

@@ -29,6 +29,7 @@ ORDERS: tuple[int, ...] = (*range(2, 65), *range(68, 129, 4), *range(136, 513, 8
 """The Renyi orders tried when a bound is turned into (epsilon, delta); subsampling bounds need integers."""
 
 Conversion = Literal["thesis", "improved"]
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)
 
 
 def checked_epsilon(epsilon: float) -> float:
@@ -55,6 +56,20 @@ def checked_whole(value: float, name: str, smallest: int = 1) -> int:
     return int(value)
 
 
+def checked_number(value: float, name: str) -> float:
+    """A finite number as a float."""
+    if not isinstance(value, Real) or not math.isfinite(value):
+        raise ValueError(f"{name} must be a finite number; got {value!r}.")
+    return float(value)
+
+
+def checked_positive(value: float, name: str) -> float:
+    """A finite positive number as a float."""
+    if not isinstance(value, Real) or not math.isfinite(value) or value <= 0:
+        raise ValueError(f"{name} must be finite and positive; got {value!r}.")
+    return float(value)
+
+
 def _checked_cost(value: float, name: str) -> float:
     if not isinstance(value, Real) or not math.isfinite(value) or value < 0:
         raise ValueError(f"{name} must be finite and not negative; got {value!r}.")
@@ -69,21 +84,24 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
     sampling.
 
     Theorems 2.11 (3), 3.2 and 4.3 of the thesis; tight. Written with ``erfcx(t) = e^{t^2} erfc(t)`` as
-    ``e^{-t^2} (erfcx(t) - erfcx(u)) / 2``, ``t, u = (epsilon -+ mu) / (2 sqrt mu)``, so that small deltas keep their digits.
+    ``e^{-t^2} (erfcx(t) - erfcx(u)) / 2``, ``t, u = (epsilon -+ mu) / (2 sqrt mu)``, so that small deltas keep their digits; where t
+    and u are close, their difference is the integral of ``-erfcx'(x) = 2/sqrt(pi) - 2 x erfcx(x)``.
 
     >>> round(gaussian_delta(1.0, 0.5), 6)
     0.126937
     """
-    mu = _checked_cost(mu, "mu")
-    if not isinstance(epsilon, Real) or not math.isfinite(epsilon):
-        raise ValueError(f"epsilon must be a finite number; got {epsilon!r}.")
-    epsilon = float(epsilon)
+    mu, epsilon = _checked_cost(mu, "mu"), checked_number(epsilon, "epsilon")
     if mu == 0:
         return max(0.0, -math.expm1(epsilon))
     if epsilon < 0:  # the law of the loss is symmetric in the two neighbours
         return -math.expm1(epsilon) + math.exp(epsilon) * gaussian_delta(-epsilon, mu)
-    t = (epsilon - mu) / (2 * math.sqrt(mu))
-    u = (epsilon + mu) / (2 * math.sqrt(mu))
+    root = math.sqrt(mu)
+    t = 0.5 * (epsilon / root - root)
+    u = t + root
+    if mu < 1e-4:
+        x = t + root * (0.5 + 0.5 * _NODES)
+        slope = 2 / math.sqrt(math.pi) - 2 * x * erfcx(x)
+        return float(0.25 * root * math.exp(-t * t) * max(0.0, np.dot(_WEIGHTS, slope)))
     if t < 0:
         return float(0.5 * (erfc(t) - math.exp(-t * t) * erfcx(u)))
     return float(0.5 * math.exp(-t * t) * (erfcx(t) - erfcx(u)))
@@ -95,9 +113,12 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     if mu == 0 or gaussian_delta(0.0, mu) <= delta:
         return 0.0
     high = zcdp_epsilon(mu, delta)
-    root = float(brentq(lambda epsilon: gaussian_delta(epsilon, mu) - delta, 0.0, high, xtol=1e-14, rtol=1e-14))
+    while gaussian_delta(high, mu) > delta:  # mu so large that what was added to it was rounded away
+        high *= 2
+    step = 1e-15 * high
+    root = float(brentq(lambda e: gaussian_delta(e, mu) - delta, 0.0, high, xtol=step, rtol=1e-15, maxiter=1000))
     while gaussian_delta(root, mu) > delta:  # the root finder may stop a hair on the wrong side
-        root = math.nextafter(root, math.inf) * (1 + 1e-15)
+        root, step = root + step, 2 * step
     return root
 
 
@@ -115,8 +136,9 @@ def max_mu(epsilon: float, delta: float) -> float:
     while gaussian_delta(epsilon, high) <= delta:
         high *= 2
     root = float(brentq(lambda mu: gaussian_delta(epsilon, mu) - delta, low, high, xtol=1e-300, rtol=1e-14))
+    step = 1e-15 * root
     while gaussian_delta(epsilon, root) > delta:
-        root *= 1 - 1e-15
+        root, step = root - step, 2 * step
     return root
 
 
@@ -165,11 +187,15 @@ def zcdp_delta(epsilon: float, rho: float) -> float:
 # Renyi differential privacy ---------------------------------------------------------------------------------------------------
 
 
+def _checked_order(order: float) -> float:
+    if not isinstance(order, Real) or not order > 1:
+        raise ValueError(f"a Renyi order must exceed 1; got {order!r}.")
+    return float(order)
+
+
 def rdp_gaussian(order: float, mu: float) -> float:
     """The Renyi divergence ``order * mu`` of Gaussian releases worth mu. Neighbours: replace_one, no sampling. Exact."""
-    if not order > 1:
-        raise ValueError(f"a Renyi order must exceed 1; got {order!r}.")
-    return order * _checked_cost(mu, "mu")
+    return _checked_order(order) * _checked_cost(mu, "mu")
 
 
 def rdp_subsampled(order: int, batch: int, n: int, rdp: Callable[[int], float]) -> float:
@@ -186,12 +212,12 @@ def rdp_subsampled(order: int, batch: int, n: int, rdp: Callable[[int], float]) 
     >>> round(rdp_subsampled(8, 100, 10_000, lambda order: order * 0.5), 6)
     0.002684
     """
-    if order != int(order) or order < 2:
-        raise ValueError(f"the subsampling bound needs an integer order of at least 2; got {order!r}.")
-    checked_batch(batch, n)
-    order, q = int(order), batch / n
-    whole = rdp(order)
-    second = rdp(2)
+    order = checked_whole(order, "the order of a subsampling bound", 2)
+    batch, n = checked_batch(batch, n)
+    if not callable(rdp):
+        raise ValueError(f"rdp must be a function that gives the batch's own cost at an order; got {rdp!r}.")
+    q = batch / n
+    whole, second = (_checked_order_cost(rdp, j) for j in (order, 2))
     terms = [0.0]
     pair = math.log(order * (order - 1) / 2) + 2 * math.log(q)
     small = math.log(4) + second + math.log(-math.expm1(-second)) if second > 0 else -math.inf
@@ -199,7 +225,7 @@ def rdp_subsampled(order: int, batch: int, n: int, rdp: Callable[[int], float]) 
     if order >= 3:
         j = np.arange(3, order + 1)
         choose = gammaln(order + 1) - gammaln(j + 1) - gammaln(order - j + 1)
-        costs = np.array([rdp(int(k)) for k in j])
+        costs = np.array([_checked_order_cost(rdp, int(k)) for k in j])
         terms.extend(math.log(2) + j * math.log(q) + choose + (j - 1) * costs)
     return min(whole, float(logsumexp(terms)) / (order - 1))
 
@@ -218,8 +244,7 @@ def rdp_barker(order: float, batch: int) -> float:
     >>> round(rdp_barker(4, 1000), 6)
     0.129555
     """
-    if not order > 1:
-        raise ValueError(f"a Renyi order must exceed 1; got {order!r}.")
+    order, batch = _checked_order(order), checked_whole(batch, "batch")
     room = batch - 5 * order
     if room <= 0:
         return math.inf
@@ -250,7 +275,7 @@ def rdp_delta(
 ) -> float:
     """The least delta over the orders at which a run with these Renyi costs is (epsilon, delta)-DP; the inverse of :func:`rdp_epsilon`."""
     cost, a = _checked_curve(rdp, orders, conversion)
-    exponent = (a - 1) * (cost - epsilon)
+    exponent = (a - 1) * (cost - checked_number(epsilon, "epsilon"))
     if conversion == "improved":
         exponent = exponent + (a - 1) * np.log1p(-1 / a) - np.log(a)
     return math.exp(min(0.0, float(np.min(exponent))))
@@ -261,7 +286,7 @@ def _checked_curve(
 ) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, " k"]]:
     _checked_conversion(conversion)
     cost, a = np.asarray(rdp, dtype=float), np.asarray(orders, dtype=float)
-    if cost.ndim != 1 or cost.shape != a.shape or not np.all(a > 1) or not np.all(cost >= 0):
+    if cost.ndim != 1 or not cost.size or cost.shape != a.shape or not np.all(a > 1) or not np.all(cost >= 0):
         raise ValueError(
             f"give one Renyi cost, not negative, for each order past 1; got {cost.size} costs for {a.size} orders."
         )
@@ -273,10 +298,19 @@ def _checked_conversion(conversion: str) -> None:
         raise ValueError(f"conversion must be 'thesis' or 'improved'; got {conversion!r}.")
 
 
-def checked_batch(batch: int, n: int) -> None:
-    """Refuse a batch that is empty or larger than the data."""
-    if not 1 <= batch <= n:
-        raise ValueError(f"the batch must hold between 1 and n = {n} records; got {batch!r}.")
+def _checked_order_cost(rdp: Callable[[int], float], order: int) -> float:
+    cost = rdp(order)
+    if not isinstance(cost, Real) or not cost >= 0:
+        raise ValueError(f"a Renyi cost must be a number, not negative; got {cost!r} at order {order}.")
+    return float(cost)
+
+
+def checked_batch(batch: int, n: int) -> tuple[int, int]:
+    """The sizes of batch and data as whole numbers; refuses a batch that is empty or larger than the data."""
+    n = checked_whole(n, "n")
+    if isinstance(batch, bool) or not isinstance(batch, Real) or batch % 1 != 0 or not 1 <= batch <= n:
+        raise ValueError(f"the batch must hold a whole number of records between 1 and n = {n}; got {batch!r}.")
+    return int(batch), n
 
 
 def __dir__() -> list[str]:

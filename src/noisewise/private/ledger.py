@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Literal, TypeAlias
 
 from noisewise.private import accounting
@@ -67,13 +68,11 @@ class BarkerStep:
 
 def _check_noise(step: GaussianStep | BatchGaussianStep) -> None:
     for name in ("sensitivity", "scale"):
-        value = getattr(step, name)
-        if not math.isfinite(value) or value <= 0:
-            raise ValueError(f"the {name} of a release must be finite and positive; got {value!r}.")
+        accounting.checked_positive(getattr(step, name), f"the {name} of a release")
 
 
 def _check_count(step: Step) -> None:
-    if step.count != int(step.count) or step.count < 0:
+    if isinstance(step.count, bool) or not isinstance(step.count, Real) or step.count % 1 != 0 or step.count < 0:
         raise ValueError(
             f"a count of releases must be a whole number, not negative: nothing is given back; got {step.count!r}."
         )
@@ -113,6 +112,9 @@ def choose(steps: Sequence[Step], accountant: AccountantName = "auto") -> Accoun
     ('tight', 'rdp_improved')
     """
     kinds = {type(step) for step in steps}
+    if not kinds <= set(_COVERS["rdp"]):
+        names = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise ValueError(f"a ledger holds GaussianStep, BatchGaussianStep and BarkerStep; got {names}.")
     if accountant == "auto":
         return next(name for name in ("tight", "pld", "rdp_improved") if kinds <= set(_COVERS[name]))
     if accountant not in _COVERS:

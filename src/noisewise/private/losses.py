@@ -40,7 +40,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import erfc, erfcx
 
-from noisewise.private.accounting import checked_batch, checked_delta, checked_whole
+from noisewise.private.accounting import checked_batch, checked_delta, checked_number, checked_positive, checked_whole
 
 Pair = Literal["poisson", "without_replacement"]
 INTERVAL = 1e-4
@@ -60,10 +60,9 @@ def pld_subsampled(
     >>> pld_delta(one, epsilon=1.0, count=500) < pld_delta(one, epsilon=1.0, count=1000)
     True
     """
-    checked_batch(batch, n)
+    batch, n = checked_batch(batch, n)
     for name, value in (("sensitivity", sensitivity), ("scale", scale), ("interval", interval)):
-        if not math.isfinite(value) or value <= 0:
-            raise ValueError(f"{name} must be finite and positive; got {value!r}.")
+        checked_positive(value, name)
     if pair not in ("poisson", "without_replacement"):
         raise ValueError(f"pair must be 'poisson' or 'without_replacement'; got {pair!r}.")
     return _subsampled(scale / sensitivity, batch / n, pair, interval)
@@ -110,8 +109,7 @@ def gaussian_profile(epsilon: Float[np.ndarray, " k"], mu: float) -> Float[np.nd
 
 def pld_gaussian(mu: float, *, interval: float = INTERVAL) -> Any:
     """The distribution of Gaussian releases worth ``mu``, to compose with others. Neighbours: replace_one, no sampling."""
-    if not math.isfinite(mu) or mu <= 0:
-        raise ValueError(f"mu must be finite and positive; got {mu!r}.")
+    mu, interval = checked_positive(mu, "mu"), checked_positive(interval, "interval")
     return _symmetric_pmf(lambda epsilon: gaussian_profile(epsilon, mu), interval)
 
 
@@ -163,6 +161,7 @@ def pld_compose(*parts: tuple[Any, int]) -> Any:
 
 def pld_delta(pld: Any, *, epsilon: float, count: int = 1) -> float:
     """An upper bound on delta at ``epsilon`` after ``count`` releases of this distribution. Sampling and neighbours: the distribution's."""
+    epsilon = checked_number(epsilon, "epsilon")
     return min(1.0, float(pld_compose((pld, count)).get_delta_for_epsilon(epsilon)))
 
 
