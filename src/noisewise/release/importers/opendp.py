@@ -7,7 +7,7 @@ sum, mean or count, and one noise.
 
 | OpenDP | noisewise |
 |---|---|
-| ``make_sum``, ``make_mean`` (times n) with bounds from ``make_clamp`` or the domain | ``Moments``, one sum |
+| ``make_sum``, ``make_mean`` (times n) with bounds from ``make_clamp`` or the domain; ``make_..._bounded_..._sum`` | ``Moments``, one sum |
 | ``make_count`` | ``Moments``, the empty term |
 | ``make_count_by_categories`` | ``Counts``; category number k is level k, unknown categories last |
 | ``make_laplace``, ``make_gaussian``, ``make_noise`` on floats / on integers | the continuous law / the discrete law |
@@ -38,6 +38,7 @@ from noisewise.release.importers.opendp_nodes import (
     opened,
     pair,
     parts_of,
+    promise_of,
     steps_of,
     type_of,
 )
@@ -62,6 +63,7 @@ class _Chain:
     column: str | None = None
     statistic: str | None = None
     categories: int = 0
+    most: int | None = None
 
 
 def from_opendp(
@@ -75,16 +77,16 @@ def from_opendp(
     neighbours: Neighbours | None = None,
 ) -> Release:
     """A release from an OpenDP measurement (see :meth:`noisewise.Release.from_opendp`)."""
-    from noisewise.release.importers.opendp_tables import from_summary, is_summary
+    from noisewise.release.importers.opendp_tables import from_polars, is_polars
 
-    names = (columns,) if isinstance(columns, str) else tuple(columns)
-    if not names:
-        raise ValueError("columns must name at least one column, the one that the OpenDP chain reads; got none.")
-    if hasattr(made, "summarize") or is_summary(made):
-        return from_summary(made, value, names, n=n, bounds=bounds, neighbours=neighbours)
+    names = _names(columns)
     several = isinstance(made, list | tuple)
-    parts = [part for one in (made if several else [made]) for part in parts_of(opened(one))]
+    objects = list(made) if several else [made]
     listed = list(value) if isinstance(value, list | tuple | np.ndarray) else [value]
+    if any(is_polars(one) for one in objects):
+        values = listed if several else [value]
+        return from_polars(objects, values, names, n=n, bounds=bounds, neighbours=neighbours)
+    parts = [part for one in objects for part in parts_of(opened(one))]
     values = [value] if len(parts) == 1 and not several else listed
     if not parts or len(values) != len(parts):
         raise ValueError(
@@ -107,6 +109,15 @@ def from_opendp(
     return Release(found, sizes.pop() if sizes else None, neighbours=relation, stated=promise)
 
 
+def _names(columns: Any) -> tuple[str, ...]:
+    names = (columns,) if isinstance(columns, str) else tuple(columns) if isinstance(columns, list | tuple) else ()
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ValueError(
+            f"columns must name the column that the OpenDP chain reads, or one for each part, as in ('x',); got {columns!r}."
+        )
+    return names
+
+
 def _one_relation(relations: set[Neighbours]) -> Neighbours:
     if len(relations) != 1:
         raise needed(
@@ -124,19 +135,25 @@ def _read(
     *transformations, (noise, given) = steps_of(made)
     if noise.startswith("make_randomized_response"):
         return responses(noise, given, value, column)
-    first = transformations[0] if transformations else (noise, given)
-    chain = _domain(first[1].get("input_domain"), _Chain())
-    metric = metric_of(first[1].get("input_metric"))
+    name, arguments = transformations[0] if transformations else (noise, given)
+    chain = _first(name, arguments)
+    metric = "records" if _is_bounded_sum(name) else metric_of(arguments.get("input_metric"))
+    sized = _domain_size(chain.size, transformations) is not None
     for name, arguments in transformations:
         chain = _outward(chain, name, arguments, query)
     if n is not None and chain.size is None:
         chain = replace(chain, size=n)
+    if chain.most is not None and (chain.size is None or chain.size > chain.most):
+        raise needed(
+            f"A number of records of at most {chain.most}",
+            "the OpenDP sum has that size_limit, and leaves records of larger tables out",
+            "Give n= if it is public; or sum with dp.t.then_sum() after a clamp.",
+        )
     check_noise(noise)
     noise_law, ends = noise_of(noise, given, _atom(chain, given))
     asked, factor = _asked(chain, column, query)
     relation: Neighbours | None = None
     if metric is not None:
-        sized = _domain_size(transformations, first[1]) is not None
         relation = "replace_one" if metric == "replace" or sized else "add_remove_one"
     released = numbers(value, "The OpenDP value")
     if factor != 1:
@@ -145,13 +162,25 @@ def _read(
     return measurement(asked, noise_law, released, lower=lower, upper=upper), chain.size, relation
 
 
-def _domain_size(transformations: list[tuple[str, dict[str, Any]]], first: dict[str, Any]) -> int | None:
+def _is_bounded_sum(name: str) -> bool:
+    """A sum that states bounds and type itself, without a domain, as ``make_sized_bounded_int_checked_sum``."""
+    return "_bounded_" in name and name.endswith("_sum")
+
+
+def _first(name: str, given: Mapping[str, Any]) -> _Chain:
+    """What the first step of a chain says of the records."""
+    if not _is_bounded_sum(name):
+        return _domain(given.get("input_domain"), _Chain())
+    atom = type_of(given.get("T")) or ("f64" if "_float_" in name else "i32")
+    return _Chain(atom=atom, size=given.get("size"), most=given.get("size_limit"))
+
+
+def _domain_size(size: int | None, transformations: list[tuple[str, dict[str, Any]]]) -> int | None:
     """The number of records that the domain or the chain fixes."""
-    size = _domain(first.get("input_domain"), _Chain()).size
     for name, given in transformations:
         if name == "make_drop_null":
             size = None
-        size = given.get("size", size) if name == "make_resize" or name.startswith("make_sized_") else size
+        size = given["size"] if name == "make_resize" else size
     return size
 
 
@@ -189,10 +218,9 @@ def _outward(chain: _Chain, name: str, given: dict[str, Any], query: Query | Non
         return replace(chain, bounds=_within(chain.bounds, pair(given["bounds"])))
     if name == "make_resize":
         return replace(chain, size=int(given["size"]))
-    if name in ("make_sum", "make_mean") or name.endswith("_sum"):
+    if name in ("make_sum", "make_mean") or _is_bounded_sum(name):
         limits = pair(given.get("bounds")) or chain.bounds
-        kind = "mean" if name == "make_mean" else "sum"
-        return replace(chain, statistic=kind, bounds=limits, size=given.get("size") or chain.size)
+        return replace(chain, statistic="mean" if name == "make_mean" else "sum", bounds=limits)
     if name == "make_count":
         return replace(chain, statistic="count", atom=type_of(given.get("TO")) or "i32")
     if name == "make_count_by_categories":
@@ -271,13 +299,5 @@ def _stated(part: Any) -> Privacy | None:
     """
     if isinstance(part, Mapping) or not hasattr(part, "map"):
         return None
-    metric, measure = str(part.input_metric), str(part.output_measure)
-    if measure not in ("MaxDivergence", "ZeroConcentratedDivergence"):
-        return None
-    if metric in ("SymmetricDistance()", "InsertDeleteDistance()"):
-        steps = 1 if _domain(input_of(part, "input_domain"), _Chain()).size is None else 2
-    elif metric in ("ChangeOneDistance()", "HammingDistance()"):
-        steps = 1
-    else:
-        return None
-    return Privacy("pure" if measure == "MaxDivergence" else "zcdp", float(part.map(steps)))
+    replaced = str(part.input_metric) in ("ChangeOneDistance()", "HammingDistance()")
+    return promise_of(part, 1 if replaced or _first(*steps_of(part)[0]).size is None else 2)

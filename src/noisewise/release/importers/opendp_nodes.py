@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from noisewise.release.importers.known import needed
+from noisewise.release.privacy import Privacy
 
 _WRAPPERS = ("make_zCDP_to_approxDP", "make_fix_delta", "make_approximate", "make_pureDP_to_zCDP",
              "make_fixed_approxDP_to_approxDP", "make_population_amplification")  # fmt: skip
@@ -113,3 +114,12 @@ def metric_of(metric: Any) -> str | None:
     if name in ("symmetric_distance", "insert_delete_distance"):
         return "records"
     return "replace" if name in ("change_one_distance", "hamming_distance") else None
+
+
+def promise_of(made: Any, steps: int = 1) -> Privacy | None:
+    """What an OpenDP measurement's own privacy map says of tables that are this many steps apart."""
+    metric, measure = str(made.input_metric), str(made.output_measure)
+    known = ("SymmetricDistance()", "InsertDeleteDistance()", "ChangeOneDistance()", "HammingDistance()")
+    if metric not in known or measure not in ("MaxDivergence", "ZeroConcentratedDivergence"):
+        return None
+    return Privacy("pure" if measure == "MaxDivergence" else "zcdp", float(made.map(steps)))

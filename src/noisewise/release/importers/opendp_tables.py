@@ -5,6 +5,9 @@ interval of a sum, which must be given. A column of unsigned integers was moved 
 default of ``dp.len()`` in OpenDP 0.16), and is imported as such. Columns that ``summarize`` does not name are the keys of a
 ``group_by``: with them only counts are read, as one ``Counts`` table over the keys, whose code k is the k-th label to appear in the
 values. Groups that were kept because their noisy count passed a threshold are refused.
+
+A query says more than its summary: the neighbouring relation, the guarantee, and its steps. The records are the rows that
+it keeps, so that after a ``filter`` the number of records is not the table's, and queries of different filters are not one release.
 """
 
 from __future__ import annotations
@@ -16,7 +19,9 @@ from typing import Any
 
 from noisewise.release.document import Measurement, Release
 from noisewise.release.importers.known import bounds_of, count_query, measurement, needed, sum_query
+from noisewise.release.importers.opendp_nodes import promise_of
 from noisewise.release.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace, Noise
+from noisewise.release.privacy import Privacy, compose
 from noisewise.release.queries import Counts
 from noisewise.release.query import Neighbours, Query
 from noisewise.release.tables import column_names
@@ -28,27 +33,76 @@ _LAWS: dict[str, type[Noise]] = {
     "Float Gaussian": Gaussian,
 }
 _COUNTS = ("Frame Length", "Length")
+_UNSAID: Neighbours = "add_remove_one"
+"""The neighbouring relation of a summary, which does not say it, and of a privacy unit of contributions."""
 _HEADINGS = ("column", "aggregate", "distribution", "scale")
 
 
-def is_summary(table: Any) -> bool:
-    """Whether this is a table that ``summarize`` made, or a part of one."""
+def is_polars(made: Any) -> bool:
+    """Whether this is a Polars query of OpenDP, a table that ``summarize`` made, or a part of one."""
+    if hasattr(made, "summarize"):
+        return True
     try:
-        return {"aggregate", "distribution"} <= set(column_names(table))
+        return {"aggregate", "distribution"} <= set(column_names(made))
     except ValueError:
         return False
 
 
-def from_summary(
-    made: Any,
-    value: Any,
+def from_polars(
+    made: Sequence[Any],
+    values: Sequence[Any],
     columns: Sequence[str],
     *,
     n: int | None,
     bounds: Mapping[str, Sequence[float]] | None,
     neighbours: Neighbours | None,
 ) -> Release:
-    """The release of a Polars query (or of its summary) and the table that it released."""
+    """The release of Polars queries (or of their summaries) and the tables that they released."""
+    if not all(is_polars(one) for one in made) or len(values) != len(made):
+        raise ValueError(
+            f"Polars queries of OpenDP, {len(made)} here, are read with one released table for each, and without other "
+            f"measurements; got {len(values)} value(s)."
+        )
+    summaries = [_summary(one) for one in made]
+    # a count reads no column, and must not ask for one that no sum reads
+    counted = next((str(row["column"]) for rows in summaries for row in rows if row["aggregate"] == "Sum"), columns[0])
+    found = [
+        measurement
+        for rows, value in zip(summaries, values, strict=True)
+        for measurement in _measurements(rows, value, bounds, counted)
+    ]
+    said = [_said(one) for one in made if hasattr(one, "summarize")]
+    kept = {filters for _, _, filters in said}
+    if len(kept) > 1:
+        raise ValueError(
+            f"The Polars queries keep different rows ({'; '.join(' and '.join(one) or 'all' for one in sorted(kept))}), so they "
+            "are not of the same records; import each as a release of its own."
+        )
+    if n is not None and any(kept):
+        raise ValueError(
+            f"The Polars query keeps only the rows that pass {' and '.join(*kept)}, and n={n} would be their number, which the "
+            "tool does not publish: leave n out and release dp.len() in the same query; or give query.summarize() instead of the "
+            "query if that number is public."
+        )
+    relations = {relation for relation, _, _ in said} or {_UNSAID}
+    if neighbours is None and len(relations) > 1:
+        raise needed("The neighbouring relation", "the Polars queries have different ones", "Give neighbours=.")
+    stated = [privacy for _, privacy, _ in said if privacy is not None]
+    promise = compose(stated) if neighbours is None and len(stated) == len(made) else None
+    return Release(found, n, neighbours=neighbours or relations.pop(), stated=promise)
+
+
+def _said(query: Any) -> tuple[Neighbours, Privacy | None, tuple[str, ...]]:
+    """What a query says beside its summary: the neighbouring relation, the guarantee, the conditions that rows must pass."""
+    made = query.resolve()
+    plan = query.polars_plan.explain(optimized=False).splitlines()
+    filters = [line.strip().removeprefix("FILTER ") for line in plan if line.strip().startswith("FILTER ")]
+    relation: Neighbours = "replace_one" if str(made.input_metric) == "ChangeOneDistance()" else _UNSAID
+    return relation, promise_of(made), tuple(filters)
+
+
+def _summary(made: Any) -> list[dict[str, Any]]:
+    """The rows of a summary, or of that of a query."""
     if hasattr(made, "summarize"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
@@ -58,7 +112,14 @@ def from_summary(
         raise needed(
             f"The column {missing[0]!r} of the summary", "it is not the table that summarize() gives", "Give that."
         )
-    rows = [dict(zip(_HEADINGS, row, strict=True)) for row in zip(*(_listed(made, h) for h in _HEADINGS), strict=True)]
+    _check_threshold(made)
+    return [dict(zip(_HEADINGS, row, strict=True)) for row in zip(*(_listed(made, h) for h in _HEADINGS), strict=True)]
+
+
+def _measurements(
+    rows: Sequence[Mapping[str, Any]], value: Any, bounds: Mapping[str, Sequence[float]] | None, counted: str
+) -> list[Measurement]:
+    """One measurement for each released column of one query."""
     names = [row["column"] for row in rows]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -69,12 +130,8 @@ def from_summary(
     absent = [name for name in names if name not in column_names(value)]
     if absent:
         raise needed(f"The released column {absent[0]!r}", "the values do not have it", "Give the collected release.")
-    _check_threshold(made)
     keys = [name for name in column_names(value) if name not in names]
-    # a count reads no column, and must not ask for one that no sum reads
-    counted = next((str(row["column"]) for row in rows if row["aggregate"] == "Sum"), columns[0])
-    found = [_row(row, value, keys, bounds, counted) for row in rows]
-    return Release(found, n, neighbours=neighbours or "add_remove_one")
+    return [_row(row, value, keys, bounds, counted) for row in rows]
 
 
 def _check_threshold(summary: Any) -> None:
@@ -105,8 +162,8 @@ def _row(
         asked = sum_query(column, limits, "clamped by OpenDP")
     else:
         raise ValueError(
-            f"{aggregate} of {column!r}{' by ' + ', '.join(keys) if keys else ''} is not read here; counts are, and sums of the "
-            "whole table."
+            f"{aggregate} of {column!r}{' by ' + ', '.join(keys) if keys else ''} is not read here; numbers of rows (dp.len()) are, "
+            "and sums of the whole table."
         )
     lower = 0.0 if _unsigned(value, column) else None
     return measurement(asked, _LAWS[law](float(row["scale"])), released, lower=lower, name=column)
