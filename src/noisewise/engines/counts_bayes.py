@@ -17,13 +17,13 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import logsumexp
+from scipy.optimize import minimize_scalar
 
 from noisewise.engines.base import Exact, Sampler
 from noisewise.engines.counts_cells import Cells, Unsupported, log_rising
 from noisewise.engines.counts_moments import given_total, over_totals, over_windows
 from noisewise.engines.counts_samplers import Dirichlets, NestedSampler, Published, TableSampler, Totals, splits_of
-from noisewise.engines.counts_tables import marginals, solve_chain
+from noisewise.engines.counts_tables import log_sum, marginals, solve_chain
 from noisewise.engines.counts_windows import (
     BISECTIONS,
     CUT_OFF,
@@ -276,9 +276,8 @@ def _solve(
     top = weigh(chain_of(scaled, log_mass, fall), log_rest, float(np.max(heights[last])), fall)
     if top is None or not top.trusted:
         return None
-    if _log_lost(cells, where, n, fall, chains, tilts, tilt, windows, last) > top.log_total - tilt * n + np.log(
-        CUT_OFF
-    ):
+    lost = _Lost(cells, where, n, fall, chains, tilts, windows, last)
+    if not lost.below(top.log_total + float(np.log(CUT_OFF)), tilt):
         return None
     begin = n - top.law.first - top.law.mass.size + 1
     found = top.laws.copy()
@@ -287,46 +286,65 @@ def _solve(
     return _Solved(chains, top, last, found, log_marginal)
 
 
-def _log_lost(
-    cells: Cells,
-    where: list[np.ndarray],
-    n: int,
-    fall: float,
-    chains: dict[tuple[int, int], Chain],
-    tilts: dict[tuple[int, int], float],
-    tilt: float,
-    windows: list[np.ndarray],
-    last: int,
-) -> float:
-    """The log of a bound on what all windows leave out of the sum over tables, in the scale of the tilted classes.
+class _Lost:
+    """A bound on what all windows leave out of the sum over tables.
 
     A chain's law is off by at most ``delta = 2 (J + 1) W exp(-F)`` at every total, so that its factor is below
     ``P + delta``, and a share ``delta / (P + delta)`` of that may be missing. Classes other than the one in doubt have any total, but
-    for the last, which has its largest value.
+    for the last, which has its largest value. The totals add up to n, so the factors of the classes may be tilted by
+    ``exp(-tilt (t - n / I))`` alike: the bound holds at every tilt, and its logarithm is convex in it.
     """
-    counts = np.arange(n + 1.0)
-    rising = {k: log_rising(counts, cells.weights[where[k][0]].sum()) for k in {k for k, _ in chains}}
-    whole, doubtful = [], []
-    for i, window in enumerate(windows):
-        height = log_factors(cells, int(where[0][i]), counts) - tilt * counts
-        share = np.zeros(n + 1)
-        for (k, j), chain in chains.items():
-            if i == j:
-                widest = max(some.mass.size for some in [*chain.windows, *chain.prefix])
-                delta = 2 * (len(chain.windows) + 1) * widest * np.exp(-fall)
-                bound = delta + cut(chain.total, 0, n + 1).mass
-                height += chain.log_mass + np.log(bound) + tilts[k, i] * counts - rising[k]
-                share += delta / bound
-        outside = (counts < window[0]) | (counts > window[-1])
-        share = np.where(outside, 1.0, np.minimum(share, 1.0))
-        whole.append(height)
+
+    def __init__(
+        self,
+        cells: Cells,
+        where: list[np.ndarray],
+        n: int,
+        fall: float,
+        chains: dict[tuple[int, int], Chain],
+        tilts: dict[tuple[int, int], float],
+        windows: list[np.ndarray],
+        last: int,
+    ) -> None:
+        self.counts, self.last = np.arange(n + 1.0), last
+        rising = {k: log_rising(self.counts, cells.weights[where[k][0]].sum()) for k in {k for k, _ in chains}}
+        whole, shares = [], []
+        for i, window in enumerate(windows):
+            height = log_factors(cells, int(where[0][i]), self.counts)
+            share = np.zeros(n + 1)
+            for (k, j), chain in chains.items():
+                if i == j:
+                    widest = max(some.mass.size for some in [*chain.windows, *chain.prefix])
+                    delta = 2 * (len(chain.windows) + 1) * widest * np.exp(-fall)
+                    bound = delta + cut(chain.total, 0, n + 1).mass
+                    height += chain.log_mass + np.log(bound) + tilts[k, i] * self.counts - rising[k]
+                    share += delta / bound
+            outside = (self.counts < window[0]) | (self.counts > window[-1])
+            whole.append(height)
+            shares.append(np.where(outside, 1.0, np.minimum(share, 1.0)))
+        self.whole = np.stack(whole)
         with np.errstate(divide="ignore"):
-            doubtful.append(height + np.log(share))
-    summed = np.array([logsumexp(height) for height in whole])
-    others = summed.sum() - summed - summed[last] + np.max(whole[last])
-    others[last] = summed.sum() - summed[last]
-    lost = [np.max(some) if i == last else logsumexp(some) for i, some in enumerate(doubtful)]
-    return float(logsumexp(others + np.array(lost)))
+            self.doubtful = self.whole + np.log(np.stack(shares))
+
+    def log_bound(self, tilt: float) -> float:
+        """The logarithm of the bound by one tilt."""
+        turned = tilt * (self.counts - self.counts[-1] / len(self.whole))
+        whole, doubtful = self.whole - turned, self.doubtful - turned
+        summed = log_sum(whole)
+        others = summed.sum() - summed - summed[self.last] + np.max(whole[self.last])
+        others[self.last] = summed.sum() - summed[self.last]
+        lost = log_sum(doubtful)
+        lost[self.last] = np.max(doubtful[self.last])
+        return float(log_sum(others + lost))
+
+    def below(self, level: float, tilt: float) -> bool:
+        """Whether less than ``exp(level)`` is left out, by the given tilt or by the best there is."""
+        if self.log_bound(tilt) <= level or self.log_bound(0.0) <= level:
+            return True
+        steepest = minimize_scalar(
+            lambda bend: self.log_bound(np.sinh(bend)), bounds=(-STEEPEST, STEEPEST), method="bounded"
+        )
+        return bool(steepest.fun <= level)
 
 
 def _tilt_of(windows: list[np.ndarray], heights: list[np.ndarray], n: int) -> float:
