@@ -121,6 +121,54 @@ def test_a_prior_of_the_number_that_is_forgotten_is_seen():
     assert disagreement(run(forgetful, release).posterior["n"], *double_sum(*case)["n"]) > 10
 
 
+class WithoutJacobian(nw.mechanisms.ObjectivePerturbation):
+    def log_density(self, released, total):
+        return self._log_tilt(-(total[: self.dimension] + self.ridge * released))
+
+
+def test_a_private_fit_and_a_rounded_count_of_unknown_number_match_the_double_sum():
+    """The curvature grows with n, so that the Jacobian says something of n; a fit is not simulated without its records."""
+    loss, s, shape = (lambda record, s: jnp.logaddexp(0.0, s[0]) - record["x"] * s[0]), 0.4, (1.0, 2.0)
+    count = nw.mechanisms.CensoredNoise(QUERY, nw.noise.Laplace(4.0), lower=0, rounding=1)
+    n, k = (grid.ravel() for grid in np.meshgrid(SIZES, SIZES, indexing="ij"))
+    n, k = n[(k <= n) & (n > 0)], k[(k <= n) & (n > 0)]
+    a, b = shape[0] + k, shape[1] + n - k
+    p = special.expit(s)
+    log_weight = np.log(special.comb(n, k)) + special.betaln(a, b) + stats.laplace.logcdf(0.5 - n, scale=4.0)
+    log_weight += np.log(stats.laplace.cdf(3.5 - k, scale=4.0) - stats.laplace.cdf(2.5 - k, scale=4.0))
+    log_weight += stats.laplace.logpdf(n * p - k + 0.5 * s, scale=2.0) + np.log(n * p * (1 - p) + 0.5)
+    weight = special.softmax(log_weight)
+    size, first = weight @ n, a / (a + b)
+    second = first * (a + 1) / (a + b + 1)
+    expected = {
+        "p": (weight @ first, np.sqrt(weight @ second - (weight @ first) ** 2)),
+        "n": (size, np.sqrt(weight @ n**2 - size**2)),
+    }
+
+    def posterior(law):
+        fit = law(loss, 1, ridge=0.5, scale=2.0)
+        measured = [nw.Measurement(mechanism=count, value=[0.0, 3.0]), nw.Measurement(mechanism=fit, value=[s])]
+        release = nw.Release(measured, n=None, neighbours="add_remove_one")
+        tree = run(nw.models.UnknownSize(nw.models.Bernoulli(*shape), upper=UPPER), release)
+        assert "posterior_predictive" not in tree.children
+        return tree.posterior
+
+    draws = posterior(nw.mechanisms.ObjectivePerturbation)
+    assert all(disagreement(draws[name], *expected[name]) < 4 for name in expected)
+    assert disagreement(posterior(WithoutJacobian)["n"], *expected["n"]) > 10
+
+
+def test_a_normaliser_that_is_a_constant_at_a_known_number_alone_is_refused():
+    """``sum_i (s - x_i) = n (s - mean)``, whose density in s has the normaliser 1 / n."""
+    mean = nw.mechanisms.KNormGradient(
+        lambda record, s: 0.5 * (record["x"] - s[0]) ** 2, 1, epsilon=1.0, sensitivity=1.0, normaliser="constant"
+    )
+    measured = [nw.Measurement(QUERY, nw.noise.Laplace(1.0), [6.0, 2.0]), nw.Measurement(mechanism=mean, value=[0.4])]
+    release = nw.Release(measured, n=None, neighbours="add_remove_one")
+    with pytest.raises(ValueError, match="constant at a known number of records only"):
+        nw.sample(nw.models.UnknownSize(nw.models.Bernoulli(), upper=UPPER), release)
+
+
 TABLE_UPPER, TABLE_SCALE = 5, 1.2
 TABLES = nw.queries.Counts(levels={"y": 2, "x1": 2}, tables=[("y", "x1")])
 TABLE_VALUE = np.array([[1.7, 0.4], [2.2, -0.6]])

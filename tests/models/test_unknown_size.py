@@ -57,6 +57,8 @@ def test_parameters_and_coordinates_are_those_of_the_records_and_n():
         ({"upper": 3, "prior": [1.0, -1.0, 1.0]}, "none negative"),
         ({"upper": 3, "prior": [1.0, np.nan, 1.0]}, "none negative"),
         ({"upper": 3, "prior": [0.0, 0.0, 0.0]}, "all are zero"),
+        ({"upper": 3, "prior": "flat"}, "3 weights.*got 'flat'"),
+        ({"upper": 3, "prior": lambda n: 1 / n}, "3 weights"),
     ],
 )
 def test_impossible_priors_are_refused(how, says):

@@ -138,6 +138,21 @@ def objective_gaussian() -> Case:
     return Case(nw.mechanisms.ObjectivePerturbation(loss, **options), [s], WithoutJacobian(loss, **options), log_eta)
 
 
+def objective_without_ridge() -> Case:
+    """Least squares is strictly convex by itself."""
+    scale, s = 1.1, 0.8
+    options = {"dimension": 1, "ridge": 0, "scale": scale, "columns": ("y", "x1")}
+
+    def loss(record, s):
+        return 0.5 * (record["y"] - s[0] * (0.3 + record["x1"])) ** 2
+
+    def log_eta(y, x):
+        bend = ((0.3 + x) ** 2).sum(-1)
+        return stats.laplace.logpdf(s * bend - ((0.3 + x) * y).sum(-1), scale=scale) + np.log(bend)
+
+    return Case(nw.mechanisms.ObjectivePerturbation(loss, **options), [s], WithoutJacobian(loss, **options), log_eta)
+
+
 def functional() -> Case:
     query = nw.mechanisms.functional_moments({"x1": BIT, "y": BIT})
     value = np.asarray([2.4, 0.3, 1.2, 1.3, -0.2])
@@ -232,6 +247,7 @@ CASES = {
     "exponential of scores": exponential_of_scores(),
     "objective, l2 tilt": objective_l2(),
     "objective, gaussian tilt": objective_gaussian(),
+    "objective, no ridge": objective_without_ridge(),
     "functional": functional(),
     "k-norm gradient, location": location_gradient(),
     "k-norm l1": k_norm("l1", "linf"),

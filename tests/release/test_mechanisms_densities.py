@@ -67,6 +67,15 @@ def test_exponential_mechanism_is_a_law_on_its_candidates_and_draws_from_it(name
     assert stats.chisquare(counts, DRAWS * np.roll(mass, 1)).pvalue < 1e-9
 
 
+def test_utilities_that_are_true_or_false_are_summed_as_numbers():
+    """A sweep takes one record's row off the total and adds another's."""
+    mechanism = nw.mechanisms.ExponentialMechanism(
+        lambda record, c: record["x"] < c, [0.0, 1.0, 2.0], epsilon=1.0, sensitivity=1.0
+    )
+    rows = mechanism.statistics({"x": jnp.asarray([0, 1, 1])}, jnp.zeros(()))
+    np.testing.assert_array_equal(np.asarray(rows[1] - rows[0]), [0.0, -1.0, 0.0])
+
+
 def test_objective_perturbation_in_one_dimension_integrates_to_one_and_its_minimisers_follow_it():
     mechanism = CASES["objective, gaussian tilt"].mechanism
     grid = np.linspace(-100.0, 4.0, 40_001)

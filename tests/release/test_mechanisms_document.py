@@ -207,7 +207,23 @@ REFUSED = {
     "columns as one word": (lambda: objective(columns="age"), "columns must be distinct names"),
     "loss": (lambda: objective(loss=3), "loss must be a function of a record"),
     "one candidate": (lambda: choice(candidates=[1.0]), "at least 2 candidates"),
-    "endless candidate": (lambda: choice(candidates=[1.0, np.inf]), "all finite"),
+    "named candidates": (lambda: choice(candidates=["bus", "train"]), "names are given as their positions"),
+    "ragged candidates": (lambda: choice(candidates=[[1.0], [1.0, 2.0]]), "each a finite number or a vector of them"),
+    "score as a number": (lambda: choice(score=3), "score must be a function of the sums"),
+    "simulator as a number": (lambda: gradient(normaliser=None, simulator=3), "simulator must be a function"),
+    "another normaliser": (
+        lambda: gradient(normaliser="known", simulator=lambda k, r: None),
+        "exactly one of them. Got normaliser='known'",
+    ),
+    "negative ridge": (lambda: objective(ridge=-1), "ridge must be one finite number, 0 or more; got -1"),
+    "an end as a word": (lambda: nw.mechanisms.CensoredNoise(SUM, LAPLACE, lower="zero"), "two numbers, lower < upper"),
+    "ends as a list": (lambda: nw.mechanisms.TruncatedNoise(SUM, LAPLACE, upper=[1, 2]), "two numbers, lower < upper"),
+    "flip as a word": (lambda: nw.noise.RandomisedResponse("often"), "one probability strictly between 0 and 1"),
+    "epsilon of reports as a word": (
+        lambda: nw.noise.RandomisedResponse.calibrated("one"),
+        "epsilon must be positive and finite; got 'one'",
+    ),
+    "endless candidate": (lambda: choice(candidates=[1.0, np.inf]), "each a finite number"),
     "score of another shape": (lambda: choice(score=jnp.sum), "score must map the 2 sums"),
     "negative scale": (lambda: nw.mechanisms.KNormNoise(SUM, -1.0), "one positive finite number; got -1.0"),
     "records with sum noise": (lambda: nw.Measurement(CODES, LAPLACE.log_prob, [[1.0]]), "must be one of nw.noise"),
@@ -259,6 +275,9 @@ def test_a_function_of_a_record_is_checked_when_it_meets_its_columns():
     table = choice(utility=lambda record, c: jnp.stack([record["x"], c]))
     with pytest.raises(ValueError, match="utility must give one number"):
         table.statistics(records, jnp.zeros(()))
+    numpy = choice(utility=lambda record, c: np.abs(record["x"] - c))
+    with pytest.raises(ValueError, match=r"utility must be written with jax\.numpy"):
+        numpy.statistics(records, jnp.zeros(()))
     crooked = gradient(normaliser=None, simulator=lambda key, records: jnp.zeros(2))
     with pytest.raises(ValueError, match="simulator must give 1 numbers; it gives shape \\(2,\\)"):
         crooked.respond(jax.random.key(0), records, jnp.zeros(1))

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from noisewise.engines.base import Engine, Support
-from noisewise.engines.resizing import MaskedRelease, Pool, ResizingKernel, likely_size
+from noisewise.engines.resizing import MaskedRelease, Pool, ResizingKernel, likely_size, unsizable
 from noisewise.engines.surrogate import MOST_RECORDS, Surrogate, fit_surrogate
 from noisewise.kernels.base import Info, Kernel
 from noisewise.kernels.exchange import exchange_sweep
@@ -238,8 +238,8 @@ class Augmentation(Engine):
                 if unknown
                 else "the number of records is unknown; wrap the model in nw.models.UnknownSize(model, upper=...)",
             )
-        if unknown and (release.unnormalised or release.per_record):
-            return Support(False, "an unknown number of records needs mechanisms that release sums")
+        if unknown and unsizable(release):
+            return Support(False, unsizable(release))
         if not model.has_transform:
             return Support(False, "the model cannot simulate records")
         missing = [name for name in release.columns if name not in model.columns]

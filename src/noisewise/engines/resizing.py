@@ -39,6 +39,8 @@ class MaskedRelease(Release):
         return super().statistics(records) * records[INCLUDED][:, None]
 
     def respond(self, key: Key, records: Records) -> dict[str, Array]:
+        if not all(m.mechanism.simulates_from_total for m in self.measurements):
+            return {}
         return dict(zip(self.names, self.simulate(key, jnp.sum(self.statistics(records), axis=0)), strict=True))
 
 
@@ -151,6 +153,17 @@ class ResizingKernel(Kernel):
 
     def latent(self, state: State) -> Records:
         return self.inner.latent(state)
+
+
+def unsizable(release: Release) -> str:
+    """Why the number of records must be known for this release; empty if it need not be."""
+    if release.unnormalised or release.per_record:
+        return "an unknown number of records needs mechanisms that release sums"
+    if any(m.mechanism.needs_n for m in release.measurements):
+        return (
+            "the normaliser of a mechanism is a constant at a known number of records only, and the number is unknown"
+        )
+    return ""
 
 
 def likely_size(model: UnknownSize, release: Release) -> Array:

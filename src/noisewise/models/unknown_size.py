@@ -46,7 +46,10 @@ class UnknownSize(Model):
             raise ValueError(f"The number of records needs 0 <= lower < upper; got lower={lower}, upper={upper}.")
         if "n" in model.parameters:
             raise ValueError("The model has a parameter n of its own; rename it, because n is the number of records.")
-        weights = np.ones(upper - lower + 1) if prior is None else np.asarray(prior, dtype=float)
+        try:
+            weights = np.ones(upper - lower + 1) if prior is None else np.asarray(prior, dtype=float)
+        except (TypeError, ValueError):
+            weights = np.zeros(0)
         if weights.shape != (upper - lower + 1,) or not np.all(np.isfinite(weights)) or np.any(weights < 0):
             raise ValueError(
                 f"prior must hold {upper - lower + 1} weights, none negative, for n = {lower} to {upper}; got {prior!r}."

@@ -58,6 +58,16 @@ class Mechanism(eqx.Module):
         return True
 
     @property
+    def simulates_from_total(self) -> bool:
+        """Whether :meth:`simulate` can, without the records behind the total."""
+        return True
+
+    @property
+    def needs_n(self) -> bool:
+        """Whether ``log g`` lacks a factor that depends on the number of records, which must then be known."""
+        return False
+
+    @property
     def unnormalised(self) -> bool:
         """Whether ``log g`` lacks a normaliser that depends on the records, so that engines must take exchange steps."""
         return False

@@ -35,7 +35,8 @@ class RandomisedResponse(eqx.Module):
         if callable(flip):
             raise ValueError(f"flip must be one public probability, not a function of the records; got {flip!r}.")
         if not isinstance(flip, jax.core.Tracer):
-            value = np.asarray(flip, dtype=float)
+            value = np.asarray(flip)
+            value = value.astype(float) if value.dtype.kind in "iuf" else np.asarray(np.nan)
             if value.shape != () or not 0 < value < 1:
                 raise ValueError(f"flip must be one probability strictly between 0 and 1; got {flip!r}.")
         self.flip = jnp.asarray(flip, dtype=float)
@@ -44,7 +45,7 @@ class RandomisedResponse(eqx.Module):
     @classmethod
     def calibrated(cls, epsilon: float, levels: int = 2) -> Self:
         """The law that gives every record ``epsilon`` of local differential privacy."""
-        if not (math.isfinite(epsilon) and epsilon > 0):
+        if not (isinstance(epsilon, int | float | np.number) and math.isfinite(epsilon) and epsilon > 0):
             raise ValueError(f"epsilon must be positive and finite; got {epsilon!r}.")
         return cls((levels - 1) / (math.exp(epsilon) + levels - 1), levels)
 

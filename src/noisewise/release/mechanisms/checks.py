@@ -22,17 +22,25 @@ def refuse_function(name: str, value: Any, reason: str = "data_dependent_scale")
         )
 
 
-def positive_number(name: str, value: Any) -> Array:
+def numbers(value: Any) -> np.ndarray:
+    """An array of what was given; one NaN where that is not made of numbers."""
+    try:
+        array = np.asarray(value)
+        return array.astype(float) if array.dtype.kind in "iuf" else np.asarray(np.nan)
+    except (TypeError, ValueError):
+        return np.asarray(np.nan)
+
+
+def positive_number(name: str, value: Any, *, or_zero: bool = False) -> Array:
     """A positive finite number as an array leaf."""
     if isinstance(value, jax.core.Tracer):
         return value
     refuse_function(name, value)
-    try:
-        array = np.asarray(value, dtype=float)
-    except (TypeError, ValueError):
-        array = np.asarray(np.nan)
-    if array.shape != () or not np.isfinite(array) or array <= 0:
-        raise ValueError(f"{name} must be one positive finite number; got {value!r}.")
+    array = numbers(value)
+    if array.shape != () or not np.isfinite(array) or array < 0 or (array == 0 and not or_zero):
+        raise ValueError(
+            f"{name} must be one {'finite number, 0 or more' if or_zero else 'positive finite number'}; got {value!r}."
+        )
     return jnp.asarray(array)
 
 
@@ -61,7 +69,12 @@ def check_scalar(name: str, function: Callable, records: dict[str, Array], other
     """A function of one record and a vector must give one number and read no column but those announced."""
     record = {column: jax.ShapeDtypeStruct(jnp.shape(x)[1:], jnp.result_type(x)) for column, x in records.items()}
     try:
-        shape = jax.eval_shape(function, record, other).shape
+        shape = jnp.shape(jax.eval_shape(function, record, other))
+    except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError):
+        raise ValueError(
+            f"{name} must be written with jax.numpy, without numpy functions, float(), int() or if on the record: it is "
+            "evaluated for all records at once."
+        ) from None
     except KeyError as missing:
         raise ValueError(
             f"{name} reads the column {missing}, but the mechanism was given columns={tuple(records)}; name all it reads."
@@ -74,8 +87,10 @@ def interval(lower: float | None, upper: float | None) -> tuple[float, float]:
     """An interval of released values; ``None`` is an end that does not exist."""
     refuse_function("lower", lower, "data_dependent_bounds")
     refuse_function("upper", upper, "data_dependent_bounds")
-    low = -np.inf if lower is None else float(lower)
-    high = np.inf if upper is None else float(upper)
-    if np.isnan(low) or np.isnan(high) or not low < high:
-        raise ValueError(f"The interval of released values needs lower < upper; got lower={lower}, upper={upper}.")
-    return low, high
+    low = numbers(-np.inf if lower is None else lower)
+    high = numbers(np.inf if upper is None else upper)
+    if low.shape != () or high.shape != () or not low < high:
+        raise ValueError(
+            f"The interval of released values needs two numbers, lower < upper; got lower={lower!r}, upper={upper!r}."
+        )
+    return float(low), float(high)

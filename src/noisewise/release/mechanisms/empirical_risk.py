@@ -112,7 +112,7 @@ class ObjectivePerturbation(_OfLoss):
         function_of_record("loss", loss)
         self.loss, self.noise = loss, noise
         self.dimension, self.reads = whole_number("dimension", dimension), column_names(columns)
-        self.ridge, self.scale = positive_number("ridge", ridge), positive_number("scale", scale)
+        self.ridge, self.scale = positive_number("ridge", ridge, or_zero=True), positive_number("scale", scale)
 
     @property
     def size(self) -> int:
@@ -130,6 +130,10 @@ class ObjectivePerturbation(_OfLoss):
 
     def simulate(self, key: Key, total: Float[Array, " size"]) -> Array:
         raise ValueError("Objective perturbation is simulated from records, not from a total; use respond.")
+
+    @property
+    def simulates_from_total(self) -> bool:
+        return False
 
     def respond(self, key: Key, records: Records, released: Array) -> Array:
         """A minimiser for a fresh tilt, by Newton steps halved until the gradient shrinks."""
@@ -199,11 +203,14 @@ class KNormGradient(_OfLoss):
         simulator: Simulator | None = None,
         columns: Sequence[str] = ("x",),
     ) -> None:
-        if (normaliser == "constant") == (simulator is not None):
+        if normaliser not in (None, "constant") or (normaliser is None) == (simulator is None):
             raise ValueError(
                 "The normaliser of the K-norm gradient mechanism depends on the records: give normaliser='constant' for a "
-                "location model, or else simulator=, an exact sampler of the mechanism; exactly one of them."
+                "location model, or else simulator=, an exact sampler of the mechanism; exactly one of them. "
+                f"Got normaliser={normaliser!r}, simulator={simulator!r}."
             )
+        if simulator is not None and not callable(simulator):
+            raise ValueError(f"simulator must be a function of a key and the records; got {simulator!r}.")
         function_of_record("loss", loss)
         self.loss, self.dimension, self.reads = loss, whole_number("dimension", dimension), column_names(columns)
         self.epsilon = positive_number("epsilon", epsilon)
@@ -217,6 +224,11 @@ class KNormGradient(_OfLoss):
     @property
     def unnormalised(self) -> bool:
         return self.simulator is not None
+
+    @property
+    def needs_n(self) -> bool:
+        """The sum of gradients of a location model is n times a shift, so its normaliser is constant at a known n alone."""
+        return True
 
     def privacy(self, neighbours: Neighbours) -> Privacy | None:
         return Privacy("pure", self.epsilon)
@@ -244,6 +256,10 @@ class KNormGradient(_OfLoss):
     @property
     def simulates(self) -> bool:
         return self.simulator is not None
+
+    @property
+    def simulates_from_total(self) -> bool:
+        return False
 
 
 def functional_moments(columns: Mapping[str, Column], degree: int = 2) -> Moments:

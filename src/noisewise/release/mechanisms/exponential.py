@@ -16,6 +16,7 @@ from noisewise.release.mechanisms.checks import (
     check_scalar,
     column_names,
     function_of_record,
+    numbers,
     positive_number,
     refuse_function,
 )
@@ -61,14 +62,19 @@ class ExponentialMechanism(Mechanism):
     ) -> None:
         refuse_function("candidates", candidates, "data_dependent_candidates")
         function_of_record("utility", utility)
-        table = np.asarray(candidates, dtype=float)
+        table = numbers(candidates)
         if table.ndim == 0 or table.shape[0] < 2 or not np.all(np.isfinite(table)):
-            raise ValueError(f"The exponential mechanism needs at least 2 candidates, all finite; got {candidates!r}.")
+            raise ValueError(
+                "The exponential mechanism needs at least 2 candidates, each a finite number or a vector of them (names "
+                f"are given as their positions 0, 1, ...); got {candidates!r}."
+            )
         self.candidates = jnp.asarray(table)
         self.epsilon = positive_number("epsilon", epsilon)
         self.sensitivity = positive_number("sensitivity", sensitivity)
         self.utility, self.score, self.reads = utility, score, column_names(columns)
         if score is not None:
+            if not callable(score):
+                raise ValueError(f"score must be a function of the sums of utilities, one a candidate; got {score!r}.")
             found = jax.eval_shape(score, jax.ShapeDtypeStruct((self.size,), float)).shape
             if found != (self.size,):
                 raise ValueError(
@@ -101,7 +107,7 @@ class ExponentialMechanism(Mechanism):
         mine = {name: records[name] for name in self.reads}
         check_scalar("utility", self.utility, mine, self.candidates[0])
         each = jax.vmap(self.utility, in_axes=(None, 0))
-        return jax.vmap(lambda record: each(record, self.candidates))(mine)
+        return jax.vmap(lambda record: each(record, self.candidates))(mine).astype(float)
 
     def log_density(self, released: Array, total: Float[Array, " size"]) -> Float[Array, ""]:
         return jax.nn.log_softmax(self._logits(total))[released.astype(int)]
