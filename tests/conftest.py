@@ -14,7 +14,7 @@ _MOST_REGIONS = 20_000
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.cache is not None:
+    if getattr(config, "cache", None) is not None:
         os.environ.setdefault("NOISEWISE_CACHE", str(config.cache.mkdir("compiled")))
 
 
