@@ -129,6 +129,16 @@ BAD = {
     "transform could not be traced with .*scale.*TypeError": {"transform": lambda theta: theta},
     "transform must return a dictionary of columns": {"transform": lambda theta, u: u},
     r"transform must return arrays .* got \{'x': float64\[\]\}": {"transform": lambda theta, u: {"x": jnp.sum(u)}},
+    r"innovations must return .* for 6 records got float64\[5, 2\]": {
+        "innovations": lambda key, n: jax.random.normal(key, (5, 2))
+    },
+    "transform must return one number for each record in a column; .* Make a column of each number of 'both'": {
+        "transform": lambda theta, u: {"both": u}
+    },
+    r"update could not be traced with .*; write it with jax.numpy and jnp.where, for arrays of any value\.$": {
+        "update": lambda key, theta, records: theta if records["first"][0] > 0 else dict(theta)
+    },
+    "support must name parameters, as in": {"support": ["scale"]},
     "transform must make each record from its own": {
         "transform": lambda theta, u: {"first": u[:, 0] - jnp.mean(u[:, 0]), "second": u[:, 1]}
     },

@@ -82,16 +82,26 @@ class Custom(Model):
         for name, function in given.items():
             if function is not None and not callable(function):
                 raise ValueError(f"{name} must be a function; got {function!r}.")
+        if support is not None and not isinstance(support, Mapping):
+            raise ValueError(f"support must name parameters, as in {{'rate': 'positive'}}; got {support!r}.")
         self.functions = tuple(given.items())
         theta, names = _trace("sample_prior", sample_prior, jax.random.key(0))
         _check_theta("sample_prior", theta)
         self.shapes = tuple(_declare(theta, names, dict(support or {})).items())
         u, _ = _trace("innovations", lambda key: self.innovations(key, _RECORDS), jax.random.key(0))
         _check_rows("innovations", u)
+        more, _ = _trace("innovations", lambda key: self.innovations(key, _RECORDS + 1), jax.random.key(0))
+        _check_rows("innovations", more, _RECORDS + 1)
         records, self.names = _trace("transform", transform, theta, u)
         if not isinstance(records, dict) or not records:
             raise ValueError(f"transform must return a dictionary of columns; got {_describe(records)}.")
         _check_rows("transform", records)
+        wide = [name for name in self.names if records[name].ndim > 1]
+        if wide:
+            raise ValueError(
+                f"transform must return one number for each record in a column; got {_describe(records)}. Make a column of each "
+                f"number of {wide[0]!r}."
+            )
         if update is not None:
             _check_same("update", _trace("update", update, jax.random.key(0), theta, records)[0], theta)
         if log_prior is not None:
@@ -235,7 +245,12 @@ def _trace(name: str, function: Callable[..., Any], *arguments: Any) -> tuple[An
         return jax.eval_shape(call, *arguments), tuple(names)
     except Exception as error:
         received = ", ".join(_describe(argument) for argument in arguments)
-        raise ValueError(f"{name} could not be traced with {received}: {type(error).__name__}: {error}") from error
+        said = (str(error).splitlines() or [""])[0].strip()
+        written = isinstance(error, jax.errors.JAXTypeError | jax.errors.TracerArrayConversionError)
+        remedy = "; write it with jax.numpy and jnp.where, for arrays of any value" if written else ""
+        raise ValueError(
+            f"{name} could not be traced with {received}: {type(error).__name__}: {said.rstrip('.')}{remedy}."
+        ) from error
 
 
 def _declare(theta: Any, names: tuple[str, ...], support: dict[str, Support]) -> dict[str, Parameter]:
@@ -266,11 +281,11 @@ def _check_theta(name: str, theta: Any) -> None:
         raise ValueError(f"{name} must return a dictionary of real parameters by name; got {_describe(theta)}.")
 
 
-def _check_rows(name: str, tree: Any) -> None:
+def _check_rows(name: str, tree: Any, n: int = _RECORDS) -> None:
     leaves = jax.tree.leaves(tree)
-    if not leaves or any(leaf.ndim == 0 or leaf.shape[0] != _RECORDS for leaf in leaves):
+    if not leaves or any(leaf.ndim == 0 or leaf.shape[0] != n for leaf in leaves):
         raise ValueError(
-            f"{name} must return arrays with the records along the first axis; for {_RECORDS} records got {_describe(tree)}."
+            f"{name} must return arrays with the records along the first axis; for {n} records got {_describe(tree)}."
         )
 
 
