@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import warnings
 from dataclasses import dataclass
@@ -150,6 +151,7 @@ def build_tree(
         "created_at": datetime.datetime.now(datetime.UTC).isoformat(),
         "random_seed": seed,
         "noisewise_method": engine.name,
+        "noisewise_engine": engine_expression(engine) or "",
         "noisewise_exact": int(engine.exact),
         "noisewise_reason": reason,
         "noisewise_independent_draws": int(independent),
@@ -173,6 +175,21 @@ def build_tree(
             stacklevel=3,
         )
     return tree
+
+
+def engine_expression(engine: Engine) -> str | None:
+    """The Python expression that makes the engine again, or None where there is none (functions, engines that are not public).
+
+    >>> import noisewise as nw
+    >>> engine_expression(nw.engines.Augmentation(interweave=False))
+    'nw.engines.Augmentation(interweave=False)'
+    """
+    fields = [(field, getattr(engine, field.name)) for field in dataclasses.fields(engine)]
+    changed = {field.name: value for field, value in fields if value is not field.default}
+    public = getattr(noisewise.engines, type(engine).__name__, None) is type(engine)
+    if not public or not all(isinstance(value, str | int | float | None) for value in changed.values()):
+        return None
+    return f"nw.engines.{type(engine).__name__}({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
 
 
 def document_of(release: Release) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import html.parser
 import re
+import warnings
 import xml.dom.minidom
 
 import numpy as np
@@ -14,7 +15,10 @@ from scipy import stats
 
 import noisewise as nw
 from noisewise.comparison import add_comparisons, prior_sensitivity
+from noisewise.engines.naive import Naive
+from noisewise.report.reproduce import script
 from noisewise.report.summary import scalars, summarise
+from noisewise.result import engine_expression
 
 MODEL = nw.models.Categorical(np.full(26, 2.0))
 COIN = nw.models.Bernoulli(2, 2)
@@ -148,6 +152,34 @@ def test_the_script_of_the_page_makes_the_same_draws_again(coin, coin_page, tmp_
     exec(script, made)
     assert np.array_equal(made["dt"]["posterior"]["p"].values, coin["posterior"]["p"].values)
     assert (tmp_path / "report.html").exists()
+
+
+def test_the_script_of_the_page_asks_for_the_engine_that_ran(tmp_path, monkeypatch):
+    """Settings of the engine change the draws, so a script without them would not make them again."""
+    query = nw.queries.Moments({"x": nw.Column(0, 1)}, [{"x": 1}])
+    release = nw.Release([nw.Measurement(query, nw.noise.Laplace(1.0), [3.0])], n=5)
+    engine = nw.engines.Augmentation(interweave=False, block=2)
+    sizes = {"draws": 20, "tune": 20, "chains": 2, "random_seed": 1, "progressbar": False}
+    monkeypatch.chdir(tmp_path)
+    release.save("release.json")
+    made = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # so few draws do not converge
+        tree = add_comparisons(nw.sample(COIN, release, method=engine, **sizes), COIN, release)
+        code = script(tree)
+        exec(code, made)
+        plain = nw.sample(COIN, release, method="augmentation", **sizes)
+    assert "method=nw.engines.Augmentation(interweave=False, block=2))" in code
+    assert np.array_equal(made["dt"]["posterior"]["p"].values, tree["posterior"]["p"].values)
+    assert not np.array_equal(plain["posterior"]["p"].values, tree["posterior"]["p"].values)
+    tree.attrs["noisewise_engine"] = ""  # an engine with a kernel of the user's has no text
+    assert script(tree) is None
+
+
+def test_engines_that_cannot_be_told_in_code_have_no_expression():
+    assert engine_expression(nw.engines.Counts()) == "nw.engines.Counts()"
+    assert engine_expression(nw.engines.Augmentation(theta_move=lambda target, covariance: None)) is None
+    assert engine_expression(Naive()) is None
 
 
 def test_another_weight_of_the_prior_moves_the_posterior_as_its_closed_form(release):

@@ -9,12 +9,15 @@ if TYPE_CHECKING:
 
 
 def script(tree: xr.DataTree) -> str | None:
-    """Code for the same draws, or None where the run cannot be told in code (a model of functions, a run cut short)."""
+    """Code for the same draws, or None where the run cannot be told in code (a model or an engine of functions, a run cut short)."""
     attrs = tree.attrs
     model = str(attrs.get("noisewise_model_expression", ""))
     known = "release" in tree.children and str(tree["release"].attrs["document"]).startswith("{")
-    if not model or not known or attrs.get("interrupted") or "tuning_steps" not in attrs:
+    engine = str(attrs.get("noisewise_engine", ""))
+    if not model or not engine or not known or attrs.get("interrupted") or "tuning_steps" not in attrs:
         return None
+    # the plain engine of a name is asked for by its name
+    method = f'"{attrs["noisewise_method"]}"' if engine.endswith("()") else engine
     sizes = tree["posterior"].sizes
     arguments = {
         "draws": sizes["draw"],
@@ -29,7 +32,7 @@ def script(tree: xr.DataTree) -> str | None:
         "",
         'release = nw.Release.load("release.json")',
         f"model = {model}",
-        f'dt = nw.sample(model, release, {settings}, method="{attrs["noisewise_method"]}")',
+        f"dt = nw.sample(model, release, {settings}, method={method})",
         'nw.report(dt, "report.html", model=model)',
     ]
     return "\n".join(lines)
