@@ -253,11 +253,15 @@ QUERY_MISTAKES = [
     (QUERY.replace(", epsilon = 2.0", ""), "needs scale, or a budget"),
     (QUERY.replace("epsilon = 2.0", "epsilon = -2.0"), "epsilon must be positive"),
     (QUERY.replace("epsilon = 2.0", "epsilon = 2.0, scale = 1.0"), "gives both scale and epsilon"),
-    (QUERY.replace("epsilon = 2.0", "rho = 2.0"), "refused"),
+    (QUERY.replace("epsilon = 2.0", "rho = 2.0"), "laplace noise, has the unknown key 'rho'; it may have: epsilon"),
     (QUERY.replace("upper = 10", "upper = -10"), "lower < upper"),
     (QUERY.replace("upper = 10,", ""), "lacks 'upper'"),
     (QUERY.replace("{ x = 1 }", "{ z = 1 }"), "z"),
-    (QUERY.replace("terms = [{ x = 1 }]", "terms = 3"), "wrong kind"),
+    (QUERY.replace("terms = [{ x = 1 }]", "terms = 3"), "tables of powers such as { x = 1 }; got 3"),
+    (QUERY.replace("terms = [{ x = 1 }]", "terms = [1]"), "tables of powers such as { x = 1 }; got [1]"),
+    (QUERY.replace("terms", "columns = [['x']]\nterms"), "must list columns by name; got [['x']]"),
+    (QUERY.replace("lower = 0", "lower = true"), "bounds must be numbers; got True"),
+    (QUERY.replace("lower = 0", "lower = '0'"), "bounds must be numbers; got '0'"),
     (QUERY.replace("x", "z"), "The records have no column 'z'"),
     (QUERY.replace("x", "id"), "not numeric"),
     ("neighbours = 'none'\n" + QUERY, "neighbours must be"),
@@ -276,6 +280,9 @@ def test_a_wrong_query_file_gets_a_sentence_and_publishes_nothing(folder, tmp_pa
 def test_wrong_options_and_missing_files_get_a_sentence(folder, tmp_path, capsys):
     release, model = folder / "release.json", folder / "model.toml"
     (tmp_path / "empty.csv").write_text("")
+    (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00x\n1")
+    (tmp_path / "heading.csv").write_text("id,x\n")
+    (tmp_path / "twice.CSV").write_text("x,x\n1,2\n")
     (tmp_path / "not.nc").write_text("no")
     (tmp_path / "a-file").write_text("")
     query = folder / "query.toml"
@@ -296,6 +303,9 @@ def test_wrong_options_and_missing_files_get_a_sentence(folder, tmp_path, capsys
         (["report", tmp_path / "not.nc"], "is not a NetCDF file of results"),
         (["publish", tmp_path / "none.csv", "-c", query], "There is no table of records"),
         (["publish", tmp_path / "empty.csv", "-c", query, "-o", tmp_path / "r.json"], "cannot be read"),
+        (["publish", tmp_path / "binary.csv", "-c", query, "-o", tmp_path / "r.json"], "cannot be read"),
+        (["publish", tmp_path / "heading.csv", "-c", query, "-o", tmp_path / "r.json"], "have no rows"),
+        (["publish", tmp_path / "twice.CSV", "-c", query, "-o", tmp_path / "r.json"], "2 columns named 'x'"),
         (["publish", model, "-c", query, "-o", tmp_path / "r.json"], "must be a .csv or a .parquet"),
         (["demo", "--out", tmp_path / "a-file"], "is a file; name a folder"),
         (["bench-press"], "No such command"),

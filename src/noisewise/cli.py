@@ -105,7 +105,17 @@ def publish(
 
     The query file names the columns with public bounds, the queries (regression_moments, moments, counts) and the noise of
     each, by budget (epsilon, rho, or epsilon and delta) or by scale. The noise comes from the operating system and there
-    is no seed; running the command twice spends the budget twice.
+    is no seed; running the command twice spends the budget twice. A smallest query file:
+
+    ```toml
+    [columns]
+    x = { lower = 0, upper = 10 }
+
+    [[measurement]]
+    query = "moments"
+    terms = [{ x = 1 }]
+    noise = { law = "laplace", epsilon = 1.0 }
+    ```
     """
     from noisewise.commands import publish as command
 
@@ -167,7 +177,15 @@ def fit(
 
     Prints for each parameter the mean, sd, interval, R-hat, effective sample sizes and the records' share: the part of
     the posterior variance that would be left if the records were known. The file holds the draws with the prior and the
-    naive posterior to compare with, and is what **noisewise report** reads. Ctrl-C keeps the draws made so far.
+    naive posterior to compare with, and is what **noisewise report** reads. Ctrl-C keeps the draws made so far. A model file:
+
+    ```toml
+    [model]
+    name = "Normal"
+    mean_prior = [5, 2]
+    variance_prior = { law = "InverseGamma", shape = 3, scale = 4 }
+    column = "x"
+    ```
     """
     from noisewise.commands import fit as command
 

@@ -96,7 +96,7 @@ def _query(part: Mapping[str, Any], columns: Mapping[str, Column], where: str) -
     common = ("name", "query", "noise")
 
     def bounded(names: Any) -> dict[str, Column]:
-        if not isinstance(names, list):
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise ValueError(f"{where} must list columns by name; got {names!r}.")
         unknown = [name for name in names if name not in columns]
         if unknown:
@@ -115,8 +115,11 @@ def _query(part: Mapping[str, Any], columns: Mapping[str, Column], where: str) -
         )
     if kind == "moments":
         check_keys(part, where, required=["query", "noise", "terms"], optional=["name", "columns"])
-        used = part.get("columns") or [name for name in columns if any(name in term for term in part["terms"])]
-        return _made(where, lambda: Moments(bounded(used or list(columns)), part["terms"]))
+        terms = part["terms"]
+        if not isinstance(terms, list) or not all(isinstance(term, dict) for term in terms):
+            raise ValueError(f"{where} must list its terms as tables of powers such as {{ x = 1 }}; got {terms!r}.")
+        used = part.get("columns") or [name for name in columns if any(name in term for term in terms)]
+        return _made(where, lambda: Moments(bounded(used or list(columns)), terms))
     if kind == "counts":
         check_keys(part, where, required=["query", "noise", "levels", "tables"], optional=["name"])
         return _made(where, lambda: Counts(part["levels"], part["tables"]))
@@ -139,6 +142,8 @@ def _noise(part: Mapping[str, Any], query: Query, neighbours: Neighbours, where:
         return _made(where, lambda: law(given["scale"]))
     if not given:
         raise ValueError(f"{where} needs scale, or a budget: epsilon (laplace), rho, or epsilon with delta (gaussian).")
+    budget = ("epsilon",) if law.norm == "l1" else ("epsilon", "delta", "rho")
+    check_keys(given, f"{where} with the budget of {law.name} noise,", optional=budget)
     calibrating: Any = law
     return _made(where, lambda: calibrating.calibrated(query, neighbours=neighbours, **given))
 

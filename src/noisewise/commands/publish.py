@@ -11,6 +11,7 @@ import numpy as np
 from noisewise.commands.terminal import existing, say, writable
 from noisewise.query_file import load_plan
 from noisewise.release.publish import publish
+from noisewise.release.tables import column_names
 
 
 def run(records: Path, config: Path, output: Path, *, as_json: bool = False) -> None:
@@ -53,15 +54,21 @@ def read_records(path: Path) -> Any:
     """A table of records from a CSV or a Parquet file."""
     import pyarrow as pa
 
+    kind = path.suffix.lower()
+    if kind not in (".csv", ".txt", ".parquet", ".pq"):
+        raise ValueError(
+            f"The records {str(path)!r} must be a .csv or a .parquet file; got the ending {path.suffix!r}."
+        )
     try:
-        if path.suffix in (".parquet", ".pq"):
+        if kind in (".parquet", ".pq"):
             from pyarrow import parquet
 
-            return parquet.read_table(path)
-        if path.suffix in (".csv", ".txt"):
+            table = parquet.read_table(path)
+        else:
             from pyarrow import csv
 
-            return csv.read_csv(path)
-    except pa.ArrowInvalid as problem:
+            table = csv.read_csv(path)
+        column_names(table)  # which decodes them
+    except (pa.ArrowInvalid, UnicodeDecodeError) as problem:
         raise ValueError(f"The records {str(path)!r} cannot be read: {str(problem).rstrip('.')}.") from None
-    raise ValueError(f"The records {str(path)!r} must be a .csv or a .parquet file; got the ending {path.suffix!r}.")
+    return table

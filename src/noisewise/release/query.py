@@ -50,6 +50,8 @@ def length(vector: np.ndarray, norm: Norm) -> float:
 
 def _bound(value: Any) -> float:
     try:
+        if isinstance(value, str | bool | np.bool_):
+            raise TypeError
         return float(value)
     except (TypeError, ValueError):
         raise ValueError(

@@ -37,6 +37,11 @@ def read_columns(records: Any, names: Iterable[str], *, missing: bool = False) -
             f"The records have no column {', '.join(map(repr, absent))}; they have {', '.join(map(repr, present)) or 'none'}. "
             "Rename the columns of the records, or those of the query."
         )
+    twice = [name for name in wanted if present.count(name) > 1]
+    if twice:
+        raise ValueError(
+            f"The records have {present.count(twice[0])} columns named {twice[0]!r}; give each a name of its own."
+        )
     columns = {name: _numbers(name, _raw(records, name), missing=missing) for name in wanted}
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:
@@ -82,6 +87,8 @@ def _numbers(name: str, values: Any, *, missing: bool) -> np.ndarray:
         raise ValueError(
             f"Column {name!r} of the records must have one value for each record; got shape {array.shape}."
         )
+    if array.size == 0:
+        return np.zeros(0)
     if array.dtype.kind not in "biuf":
         raise ValueError(
             f"Column {name!r} of the records is not numeric (its type is {array.dtype}); "
