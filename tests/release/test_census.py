@@ -69,6 +69,21 @@ def test_attributes_become_columns_in_the_order_of_the_shape(path, table):
     assert named.measurements[0].query.levels == (("geocode", 1), ("age", 2), ("hispanic", 2))
 
 
+def test_two_codings_of_an_attribute_are_not_one_column(path, table):
+    coarse = {**table[0], "query_name": "hhinstlevels_dpq", "query_shape": [3, 1, 1, 1], "value": [1, 2, 3]}
+    fine = {**table[0], "query_name": "hhgq_dpq", "query_shape": [8, 1, 1, 1], "value": list(range(8))}
+    other = path.with_name("coded.parquet")
+    pq.write_table(pa.Table.from_pylist([coarse, fine]), other)
+    names = ("hhgq", "age", "hispanic", "race")
+    ask = {"queries": ["hhgq", "hhinstlevels"], "attributes": names}
+    with pytest.raises(ValueError, match="'hhgq' has 8 levels in 'geocode hhgq' and 3 in 'geocode hhinstlevels'"):
+        nw.Release.from_census_nmf(other, make_files.COUNTY, **ask)
+    alone = nw.Release.from_census_nmf(other, make_files.COUNTY, queries="hhinstlevels", attributes=names)
+    assert alone.measurements[0].query.levels == (("geocode", 1), ("hhgq", 3))
+    with pytest.raises(ValueError, match="path must be a Parquet file"):
+        nw.Release.from_census_nmf(None, make_files.COUNTY)
+
+
 def test_only_the_rows_that_were_asked_for_are_loaded(path, monkeypatch):
     seen = []
     opened = ds.dataset
@@ -116,6 +131,12 @@ def test_hive_folders_are_read_by_level(table, tmp_path):
         ("The column 'geolevel' is missing", ["450010001"], {"level": "Tract"}),
         ("geography must name 1 column", ["450010001"], {"geography": ["a", "b"]}),
         ("different geographic units", [], {}),
+        ("different geographic units", None, {}),
+        ("whose codes are text and may begin with zeros; got \\[450010001\\]", [450010001], {}),
+        ("queries must be a non-empty list", ["450010001"], {"queries": []}),
+        ("attributes must be a non-empty list", ["450010001"], {"attributes": (1, 2, 3, 4)}),
+        ("attributes must name all 4 attributes", ["450010001"], {"queries": "votingage", "attributes": "age"}),
+        ("invariants must give exact totals by unit", ["450010001"], {"invariants": [9]}),
     ],
 )
 def test_what_is_missing_is_named(path, sentence, codes, how):

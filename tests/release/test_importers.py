@@ -357,6 +357,9 @@ def test_pipelinedp_s_stored_output_keeps_its_standard_deviations():
         nw.Release.from_pipelinedp(found["laplace"], noise_kind="laplace", partitions=["a", "b", "c"])
     with pytest.raises(ValueError, match="noise_kind must be"):
         nw.Release.from_pipelinedp(found["laplace"], noise_kind="uniform", partitions=["a", "b"])
+    for partitions in (None, "ab"):
+        with pytest.raises(ValueError, match="partitions must list the public partitions"):
+            nw.Release.from_pipelinedp(found["laplace"], noise_kind="laplace", partitions=partitions)
     for outputs in (None, [3.0]):
         with pytest.raises(ValueError, match="must be pairs of a partition and its MetricsTuple"):
             nw.Release.from_pipelinedp(outputs, **ask)
@@ -421,6 +424,10 @@ def test_tumult_s_stored_noise_buys_the_budget_that_was_spent():
         nw.Release.from_tumult(entry["noise"][:1], [3.0])
     with pytest.raises(ValueError, match="The noise information is missing: it is None"):
         nw.Release.from_tumult(None, [3.0], counts)
+    with pytest.raises(ValueError, match="The noise information is missing: it is 3"):
+        nw.Release.from_tumult(3, [3.0], counts)
+    with pytest.raises(ValueError, match="The noise_parameter must be released numbers; got 'two'"):
+        nw.Release.from_tumult({"noise_mechanism": "LAPLACE", "noise_parameter": "two"}, [3.0, 4.0], counts)
     with pytest.raises(ValueError, match="'noise_parameter' of the noise information is missing"):
         nw.Release.from_tumult([{"noise_mechanism": "LAPLACE"}], [3.0], counts)
 
@@ -458,6 +465,9 @@ def test_google_s_laplace_noise_by_parameters():
         ("The query is missing: with l0=2", {"l0": 2}),
         (r"The clamping interval of 'x' must be \(lower, upper\); got \(5,\)", {"aggregation": "sum", "bounds": (5,)}),
         ("must be finite released numbers", {"value": math.nan}),
+        ("Gaussian noise needs delta", {"noise": "gaussian", "delta": "1e-6"}),
+        ("l0 is a number of contributions, so it must be whole; got 1.5", {"l0": 1.5}),
+        ("rounded must be True, False, or None", {"rounded": "yes"}),
     ],
 )
 def test_google_s_parameters_are_checked(sentence, changed):

@@ -58,11 +58,12 @@ def from_census_nmf(
     filesystem: Any = None,
 ) -> Release:
     """A release from noisy measurement files (see :meth:`noisewise.Release.from_census_nmf`)."""
-    asked = [str(code) for code in ([geocodes] if isinstance(geocodes, str) else geocodes)]
-    if not asked or len(set(asked)) < len(asked):
-        raise ValueError(f"geocodes must be a non-empty list of different geographic units; got {asked}.")
+    asked = _texts("geocodes", geocodes, "geographic units, whose codes are text and may begin with zeros")
     layers = _layers(asked)
-    wanted = [name.removesuffix(_SUFFIX) for name in queries]
+    wanted = [name.removesuffix(_SUFFIX) for name in _texts("queries", queries, "names of queries")]
+    attributes = _texts("attributes", attributes, "names of attributes") if attributes else ()
+    if invariants is not None and not isinstance(invariants, Mapping):
+        raise ValueError(f"invariants must give exact totals by unit, as in {{'45001': 120}}; got {invariants!r}.")
     codes = asked if parent is None else [*asked, str(parent)]
     rows = _rows(path, codes, wanted, level, filesystem)
     names = _geography(geography, len(layers))
@@ -76,8 +77,30 @@ def from_census_nmf(
         for name in wanted:
             found = _table(rows, layers, depth, name, attributes, names)
             measurements += [] if found is None else [found]
+    _check_levels(measurements)
     measurements += _invariants(exact, layers, names)
     return Release(measurements, n, neighbours="replace_one")
+
+
+def _texts(name: str, given: Any, what: str) -> list[str]:
+    """A list of different names; one name may stand for the list of it."""
+    found = [given] if isinstance(given, str) else list(given) if isinstance(given, list | tuple | np.ndarray) else []
+    if not found or len(set(found)) < len(found) or not all(isinstance(one, str) for one in found):
+        raise ValueError(f"{name} must be a non-empty list of different {what}; got {given!r}.")
+    return [str(one) for one in found]
+
+
+def _check_levels(measurements: Iterable[Measurement]) -> None:
+    """A query may have recoded an attribute: two codings of one column are not one column."""
+    seen: dict[str, tuple[int, str | None]] = {}
+    for found in measurements:
+        for column, size in found.query.levels if isinstance(found.query, Counts) else ():
+            other, name = seen.setdefault(column, (size, found.name))
+            if other != size:
+                raise ValueError(
+                    f"{column!r} has {other} levels in {name!r} and {size} in {found.name!r}, which recodes it; ask for the queries "
+                    "of one coding."
+                )
 
 
 def _layers(asked: Sequence[str]) -> list[list[str]]:
@@ -124,7 +147,9 @@ def _rows(
     import pyarrow as pa
     import pyarrow.dataset as ds
 
-    several = not isinstance(path, str | Path)
+    several = isinstance(path, list | tuple)
+    if (not several and not isinstance(path, str | Path)) or not path:
+        raise ValueError(f"path must be a Parquet file, a folder of them, or a list of files; got {path!r}.")
     source: Any = [str(one) for one in path] if several else str(path)
     try:
         files = ds.dataset(source, format="parquet", partitioning="hive", filesystem=filesystem)

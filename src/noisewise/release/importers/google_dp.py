@@ -71,6 +71,10 @@ def from_google_dp(
             or not (math.isfinite(number) and number > 0)
         ):
             raise ValueError(f"{name} must be positive and finite; got {number!r}.")
+        if name != "epsilon" and number != int(number):
+            raise ValueError(f"{name} is a number of contributions, so it must be whole; got {number!r}.")
+    if rounded not in (None, True, False):
+        raise ValueError(f"rounded must be True, False, or None to be seen from the value; got {rounded!r}.")
     largest = 1.0
     if aggregation == "sum":
         if bounds is None:
@@ -100,6 +104,6 @@ def _law(noise: str, epsilon: float, delta: float | None, *, l1: float, l2: floa
         return Laplace(l1 / epsilon)
     if noise != "gaussian":
         raise ValueError(f"noise must be 'laplace' or 'gaussian'; got {noise!r}.")
-    if delta is None or not 0 < delta < 1:
+    if isinstance(delta, bool) or not isinstance(delta, int | float) or not 0 < delta < 1:
         raise ValueError(f"Gaussian noise needs delta strictly between 0 and 1; got delta={delta!r}.")
     return Gaussian(google_sigma(epsilon, delta, l2))

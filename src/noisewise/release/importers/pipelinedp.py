@@ -10,7 +10,7 @@ no query here describes, so the public list of partitions is asked for and must 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ def from_pipelinedp(
     outputs: Any,
     *,
     noise_kind: Any,
-    partitions: Sequence[Any],
+    partitions: Iterable[Any],
     metric: str = "count",
     column: str = "x",
     bounds: Sequence[float] | None = None,
@@ -37,8 +37,11 @@ def from_pipelinedp(
 ) -> Release:
     """A release by PipelineDP (see :meth:`noisewise.Release.from_pipelinedp`)."""
     found = _by_partition(outputs)
+    if isinstance(partitions, str) or not isinstance(partitions, Iterable):
+        raise ValueError(f"partitions must list the public partitions, as in ['north', 'south']; got {partitions!r}.")
+    partitions = list(partitions)
     missing = [key for key in partitions if key not in found]
-    extra = [key for key in found if key not in list(partitions)]
+    extra = [key for key in found if key not in partitions]
     if missing or extra:
         raise ValueError(
             f"partitions must be the complete public list: {missing or extra} {'have no output' if missing else 'are not in it'}. "

@@ -31,7 +31,7 @@ def from_tumult(
     neighbours: Neighbours = "add_remove_one",
 ) -> Release:
     """A release by Tumult Analytics (see :meth:`noisewise.Release.from_tumult`)."""
-    infos = [noise_info] if isinstance(noise_info, Mapping) or noise_info is None else list(noise_info)
+    infos = list(noise_info) if isinstance(noise_info, list | tuple) else [noise_info]
     if len(infos) != 1:
         raise ValueError(
             f"The noise information holds {len(infos)} noises, so the released number was computed from several noisy ones; "
@@ -49,7 +49,10 @@ def from_tumult(
             "Tumult's noise information does not say what was counted or summed, nor its clamping interval",
             "Give query=, such as nw.queries.Counts(...) or nw.queries.Moments(...).",
         )
-    law = _law(info["noise_mechanism"], float(info["noise_parameter"]))
+    parameter = numbers(info["noise_parameter"], "The noise_parameter")
+    if parameter.ndim > 0:
+        raise ValueError(f"The noise_parameter must be one number; got {info['noise_parameter']!r}.")
+    law = _law(info["noise_mechanism"], float(parameter))
     return Release([Measurement(query, law, numbers(value, "The answer"))], n, neighbours=neighbours)
 
 
