@@ -14,6 +14,8 @@ BAD = {
     "b must be finite": lambda: M.Bernoulli(1, NAN),
     "b must be a number": lambda: M.Bernoulli(1, [1, 2]),
     "a must be a number; got 'one'": lambda: M.Bernoulli("one", 1),
+    "a must be a number; got '3'": lambda: M.Bernoulli("3", 1),
+    "b must be a number; got True": lambda: M.Bernoulli(1, True),
     "column must be the name of a column": lambda: M.Bernoulli(column=3),
     "alpha must be a vector": lambda: M.Categorical(2.0),
     "alpha must be positive": lambda: M.Categorical([1, -1]),

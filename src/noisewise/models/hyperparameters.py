@@ -16,7 +16,10 @@ def real(value: ArrayLike, name: str, shape: tuple[int, ...] = ()) -> Array:
     if isinstance(value, jax.core.Tracer):
         return jnp.asarray(value, dtype=float)
     try:
-        array = np.asarray(value, dtype=float)
+        array = np.asarray(value)
+        if array.dtype.kind not in "iuf":
+            raise TypeError
+        array = array.astype(float)
     except (TypeError, ValueError):
         raise ValueError(f"{name} must be {_kind(shape)}; got {value!r}.") from None
     if array.shape == () and np.prod(shape) == 1:
