@@ -213,6 +213,65 @@ def test_a_sum_beyond_every_possible_one_has_its_maximum_at_the_edge():
         assert not nw.mle(nw.models.Poisson(1, 1), release).converged
 
 
+@pytest.mark.parametrize(
+    ("model", "bounds", "noise", "value", "end"),
+    [
+        (nw.models.Poisson(1, 1), (0, 30), nw.noise.Laplace(2.0), -3.0, ("rate", 0.0)),
+        (nw.models.Exponential(1, 1), (0, 4), nw.noise.Laplace(2.0), -3.0, ("rate", np.inf)),
+        (nw.models.Exponential(1, 1), (0, 4), nw.noise.Gaussian(2.0), 97.0, ("rate", 0.0)),
+        (nw.models.Normal((0, 2), sd=1), (-1, 1), nw.noise.Laplace(2.0), 33.0, ("mean", np.inf)),
+    ],
+)
+def test_sums_beyond_all_possible_ones_have_no_interior_maximum_whatever_the_integral_does(
+    model, bounds, noise, value, end
+):
+    """Where all records are clamped, or none is above zero, Laplace noise leaves the Fourier integral no decay."""
+    query = nw.queries.Moments({"x": nw.Column(*bounds)}, [{"x": 1}])
+    release = nw.Release([nw.Measurement(query, noise, [value])], n=20)
+    with pytest.warns(nw.ConvergenceWarning, match="NOT an interior maximum"):
+        found = nw.mle(model, release, method="direct")
+    name, where = end
+    assert np.isnan(found.standard_errors[name])
+    assert float(found.theta[name]) < 1e-9 if where == 0 else float(found.theta[name]) > 10
+
+
+REPORTED = nw.queries.Records(columns=("x",))
+
+
+def test_randomised_response_has_the_maximum_of_its_binomial_proportion():
+    """13 of 40 reports are ones: ``P(report) = 0.2 + 0.6 p`` is 13/40."""
+    reports = np.repeat([[1.0], [0.0]], [13, 27], axis=0)
+    release = nw.Release([nw.Measurement(REPORTED, nw.noise.RandomisedResponse(0.2), reports)], n=40)
+    share = 13 / 40
+    error = np.sqrt(share * (1 - share) / 40) / 0.6
+    found = nw.mle(nw.models.Bernoulli(5, 1), release)
+    assert found.method == "direct"
+    assert float(found.theta["p"]) == pytest.approx((share - 0.2) / 0.6, abs=1e-8)
+    assert float(found.standard_errors["p"]) == pytest.approx(error, rel=1e-6)
+    assert found.log_likelihood == pytest.approx(13 * np.log(share) + 27 * np.log(1 - share), abs=1e-10)
+    both = nw.mle(nw.models.Categorical([1, 1]), release)
+    np.testing.assert_allclose(both.theta["p"], [1 - found.theta["p"], found.theta["p"]], atol=1e-8)
+
+
+def test_reports_of_more_codes_than_levels_are_climbed_as_the_multinomial_they_are():
+    counts = np.array([40, 30, 25, 11])
+    reports = np.repeat(np.arange(4.0)[:, None], counts, axis=0)
+    release = nw.Release([nw.Measurement(REPORTED, nw.noise.RandomisedResponse(0.3, 4), reports)], n=106)
+    found = nw.mle(nw.models.Categorical([1, 1, 1]), release)
+
+    def log_likelihood(q):
+        return counts[:3] @ np.log(0.1 + 0.6 * np.array([*q, 1 - q[0] - q[1]])) + counts[3] * np.log(0.1)
+
+    best = optimize.minimize(
+        lambda q: -log_likelihood(q), [0.4, 0.3], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-13}
+    )
+    np.testing.assert_allclose(found.theta["p"][:2], best.x, atol=1e-6)
+    assert found.log_likelihood == pytest.approx(-best.fun, abs=1e-9)
+    rates = 0.1 + 0.6 * found.theta["p"]
+    information = np.diag(0.36 * counts[:2] / rates[:2] ** 2) + 0.36 * counts[2] / rates[2] ** 2
+    np.testing.assert_allclose(found.covariance[:2, :2], np.linalg.inv(information), rtol=1e-6)
+
+
 # cloning -----------------------------------------------------------------------------------------------------------------
 
 NORMAL_SUMS = nw.queries.Moments({"x": nw.Column(-2, 3)}, [{"x": 1}])
@@ -301,6 +360,8 @@ def test_what_cannot_be_estimated_is_refused():
     many = nw.Release([nw.Measurement(both, nw.noise.Laplace(1.0), [2e6, 3e6])], n=2_000_000)
     with pytest.raises(ValueError, match="32 copies of all 2000000 records"):
         nw.mle(nw.models.Normal(), many)
+    with pytest.raises(ValueError, match="random_seed must be a whole number"):
+        nw.mle(nw.models.Normal(), normal_release(), random_seed="seven")
     with pytest.raises(ValueError, match="method must be"):
         nw.mle(nw.models.Normal(), normal_release(), method="em")
     with pytest.raises(Unsupported, match="not a model of counts"):

@@ -36,7 +36,7 @@ from noisewise.models.categorical import Categorical
 from noisewise.models.unknown_size import UnknownSize
 from noisewise.release.document import Release
 from noisewise.result import ConvergenceWarning
-from noisewise.run import Settings, fresh_seed
+from noisewise.run import Settings, check_seed
 from noisewise.typing import Theta
 
 Method = Literal["auto", "direct", "cloning"]
@@ -92,6 +92,7 @@ def mle(
             "nw.mle needs a known number of records; take a model of the records and give the release an n."
         )
     check_clones(clones)
+    seed = check_seed(random_seed)
     use_compilation_cache()
     if method != "cloning":
         found = _directly(model, release)
@@ -101,7 +102,6 @@ def mle(
             raise ValueError(f"There is no direct likelihood: {found}. Take method='cloning'.")
     check_cloning(model, release, clones)
     settings = Settings(draws, tune, chains, 1, target_ess, progressbar=progressbar)
-    seed = fresh_seed() if random_seed is None else int(random_seed)
     return _announced(by_cloning(model, release, clones, settings, seed))
 
 
@@ -171,16 +171,19 @@ def _climb(model: Model, likelihood: Callable[[Theta], Array]) -> Estimate:
 def _along(model: Model, curve: Curve) -> Estimate:
     """The highest point of a curve, and whether it is a maximum."""
     free = np.array([curve.top])
-    slope, bend = curve.derivatives(curve.top)
-    information = np.array([[-bend]])
-    problem, remark = _shape_of_maximum(lambda z: -curve.value(float(z[0])), free, np.array([-slope]), information)
+    covariance, problem, remark = np.full((1, 1), np.nan), _NOT_INTERIOR, ""
+    if curve.interior:
+        slope, bend = curve.derivatives(curve.top)
+        information = np.array([[-bend]])
+        problem, remark = _shape_of_maximum(lambda z: -curve.value(float(z[0])), free, np.array([-slope]), information)
+        covariance = covariance if problem else 1 / information
     return estimate_at(
         model,
         free,
-        np.full((1, 1), np.nan) if problem else 1 / information,
+        covariance,
         np.zeros(1),
         np.zeros((1, 1)),
-        log_likelihood=curve.value(curve.top),
+        log_likelihood=curve.height,
         method="direct",
         converged=not problem,
         verdict=problem or f"Converged: a maximum of the exact likelihood, a Fourier integral.{remark}",
@@ -216,16 +219,17 @@ def _shape_of_maximum(
     curvature, axes = np.linalg.eigh(information)
     if curvature[0] <= 0:
         return _NOT_INTERIOR, ""
-    if float(slope @ np.linalg.solve(information, slope)) > 1e-6:
-        return "NOT converged: the climb stopped before a maximum. The likelihood may have no maximum at all.", ""
+    stopped = float(slope @ np.linalg.solve(information, slope)) > 1e-6
     here = value(free)
     falls = []
     for axis, size in zip(axes.T, 1 / np.sqrt(curvature), strict=True):
         for sign in (-4.0, 4.0):
             fall = value(free + sign * size * axis) - here
             falls.append(fall if np.isfinite(fall) else np.inf)
-    if min(falls) < 1e-3:
+    if -1e-3 < min(falls) < 1e-3 or (min(falls) < 0 and not stopped):
         return _NOT_INTERIOR, ""
+    if stopped:
+        return "NOT converged: the climb stopped before a maximum. The likelihood may have no maximum at all.", ""
     if min(falls) < _FLAT:
         return "", (
             f" But four standard errors away the log-likelihood has fallen by as little as {min(falls):.2g} (a normal one "

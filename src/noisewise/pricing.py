@@ -45,7 +45,7 @@ from noisewise.models.unknown_size import UnknownSize
 from noisewise.release.document import Release
 from noisewise.release.mechanism import AdditiveNoise
 from noisewise.result import ConvergenceWarning, judge, smallest_ess
-from noisewise.run import START, Settings, fresh_seed, run_kernel
+from noisewise.run import START, Settings, check_seed, run_kernel
 from noisewise.typing import Key, Theta
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def price(
     _check(tree, model, release)
     settings = Settings(draws, tune, chains, progressbar=progressbar)
     use_compilation_cache()
-    seed = fresh_seed() if random_seed is None else int(random_seed)
+    seed = check_seed(random_seed)
     root = jax.random.key(seed)
     inner = Augmentation().build(model, release, jax.random.fold_in(root, _BUILD))
     assert isinstance(inner, AugmentationKernel)

@@ -7,6 +7,7 @@ With ``L_j(c)`` the density of what was released of the count of cell j (:mod:`n
 | ``Bernoulli`` | ``sum_k C(n, k) p^k (1-p)^(n-k) g(s, total(k))`` |
 | ``Categorical`` | ``n!`` times the n-th term of the convolution over levels of ``p_j^c L_j(c) / c!`` |
 | ``NaiveBayes`` | the same over classes, each factor times ``t!`` and the t-th term of its own features' convolutions |
+| ``Bernoulli``, ``Categorical`` | for reports of every record, the product over records of ``sum_k p_k P(reports | k)`` |
 
 Checked against the enumeration of every database by ``tests/test_likelihood.py``.
 """
@@ -23,6 +24,7 @@ from jaxtyping import Array, Float
 from scipy.special import gammaln
 
 from noisewise.engines.counts_cells import Cells, Unsupported, known_n, multinomial_cells, naive_bayes_cells
+from noisewise.engines.counts_reports import Truthful, reported
 from noisewise.models.base import Model
 from noisewise.models.bernoulli import Bernoulli
 from noisewise.models.categorical import Categorical
@@ -40,6 +42,8 @@ _NOTHING = -1e30
 def exact_log_likelihood(model: Model, release: Release) -> LogLikelihood:
     """``theta -> log p(s | theta)``, or :class:`Unsupported` with the reason."""
     n = known_n(release)
+    if isinstance(model, Bernoulli | Categorical) and release.per_record:
+        return _reports(model, release, n)
     if isinstance(model, Bernoulli):
         return _bernoulli(model, release, n)
     if isinstance(model, Categorical):
@@ -59,7 +63,7 @@ def exact_log_likelihood(model: Model, release: Release) -> LogLikelihood:
 
 
 def _bernoulli(model: Bernoulli, release: Release, n: int) -> LogLikelihood:
-    if release.per_record or release.unnormalised:
+    if release.unnormalised:
         raise Unsupported("the release does not depend on the records through a sum alone")
     if n > _MOST_TERMS:
         raise Unsupported(f"the sum over the number of ones has more than {_MOST_TERMS} terms")
@@ -72,6 +76,22 @@ def _bernoulli(model: Bernoulli, release: Release, n: int) -> LogLikelihood:
 
     def log_likelihood(theta: Theta) -> Array:
         return jax.nn.logsumexp(fixed + xlogy(ones, theta["p"]) + xlog1py(n - ones, -theta["p"]))
+
+    return log_likelihood
+
+
+def _reports(model: Bernoulli | Categorical, release: Release, n: int) -> LogLikelihood:
+    found = reported(model, release)
+    if isinstance(found, Truthful):
+        missed = (n - found.reports.sum()) * np.log(found.blind)
+        return lambda theta: jnp.sum(xlogy(found.reports, found.blind + found.truth * theta["p"])) + missed
+    if found.counted is not None:
+        raise Unsupported("reports beside released counts are not summed for one theta")
+
+    def log_likelihood(theta: Theta) -> Array:
+        one = theta["p"] if isinstance(model, Bernoulli) else theta["p"][1]
+        each = jnp.logaddexp(jnp.log1p(-one) + found.log_zero, jnp.log(one) + found.log_one)
+        return jnp.sum(found.counts * each)
 
     return log_likelihood
 

@@ -34,31 +34,50 @@ _STEP = 0.1
 _FALL = 0.5
 _DOUBLINGS = 60
 _POLISH = 3
+_FLAT = 1e-6
 
 
 class Curve:
-    """``z -> log p(s | theta(z))`` and the place ``top`` of its highest point, which may be an end of where it was looked for."""
+    """``z -> log p(s | theta(z))`` and the place ``top`` of its highest point, which may be an end of where it was looked for.
+
+    Beyond the ends the likelihood is taken as flat: there every record is clamped, or none is above zero. ``height`` is its value at
+    the top, None at an end where the integral does not converge (the transform of Laplace noise falls slowly, and that of
+    clamped records not at all); derivatives are known where ``interior``.
+    """
 
     def __init__(self, model: Model, release: Release) -> None:
         self.given = problem(model, release)
         if model.free_size != 1:
             raise Unsupported(f"a curve has one parameter, and the model has {model.free_size}")
         self.model = model
-        low, high = _interval(model, release)
+        self.ends = low, high = _interval(model, release)
         found = brackets(lambda z: batched(self._approximate, z), low, high, _NATS)
         grid = np.concatenate([np.linspace(*interval, _SCAN) for interval in found])
-        best = int(np.argmax(batched(self._approximate, grid)))
-        best = self._best(grid, best)
+        heights = batched(self._approximate, grid)
+        self.height: float | None = None
+        try:
+            best = self._best(grid, int(np.argmax(heights)))
+        except Unsupported:
+            at_ends = batched(self._approximate, np.array(self.ends))
+            if np.max(heights) - np.max(at_ends) > _FLAT:
+                raise
+            self.top, self.interior = self.ends[int(np.argmax(at_ends))], False
+            return
         ends = float(grid[max(best - 1, 0)]), float(grid[min(best + 1, grid.size - 1)])
         climbed = optimize.minimize_scalar(
             lambda z: -self.value(z), bounds=ends, method="bounded", options={"xatol": 1e-6 * (ends[1] - ends[0])}
         )
         self.top = float(climbed.x)
+        self.interior = min(self.top - low, high - self.top) > _FLAT * (high - low)
+        self.height = self.value(self.top)
+        if not self.interior:
+            return
         self.step = self._width()
         for _ in range(_POLISH):
             slope, bend = self.derivatives(self.top)
             if bend < 0 and abs(slope / bend) < self.step:
-                self.top -= slope / bend
+                self.top = float(np.clip(self.top - slope / bend, low, high))
+        self.height = self.value(self.top)
 
     def value(self, z: float) -> float:
         """The log likelihood."""
@@ -95,7 +114,7 @@ class Curve:
             return log_density(self.given.law, theta, self.given.released)
 
         try:
-            return batched(some, np.asarray(z, dtype=float))
+            return batched(some, np.clip(np.asarray(z, dtype=float), *self.ends))
         except NotConverged:
             raise Unsupported("the Fourier integral of the released sum does not converge") from None
 
