@@ -395,3 +395,16 @@ def test_what_is_no_algorithm_is_refused():
     walk = Walk(jnp.zeros(2), jnp.eye(2), jnp.eye(2), jnp.zeros(()), jnp.zeros(()))
     with pytest.raises(ValueError, match=r"theta_move must return an algorithm with init and step.*; got 3"):
         foreign(jax.random.key(0), jnp.sum, jnp.zeros(2), walk, lambda log_density, covariance: 3)
+    with pytest.raises(ValueError, match="theta_move is called with the log density and the covariance, and failed"):
+        foreign(jax.random.key(0), jnp.sum, jnp.zeros(2), walk, lambda log_density: None)
+
+
+def test_a_kernel_that_carries_a_momentum_is_refused():
+    blackjax = pytest.importorskip("blackjax")
+    walk = Walk(jnp.zeros(2), jnp.eye(2), jnp.eye(2), jnp.zeros(()), jnp.zeros(()))
+
+    def persistent(log_density, covariance):
+        return blackjax.ghmc(log_density, 0.1, jnp.ones(2), 0.1, 0.1)
+
+    with pytest.raises(ValueError, match="theta_move's algorithm must start from a position alone"):
+        foreign(jax.random.key(0), lambda z: -jnp.sum(z**2), jnp.zeros(2), walk, persistent)

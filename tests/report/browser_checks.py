@@ -85,6 +85,11 @@ def test_every_picture_is_drawn_and_every_link_leads_somewhere(opened):
     )
     assert len(boxes) > 5
     assert all(shown > 100 and drawn > 100 for shown, drawn in boxes)
+    ends = page.evaluate(
+        "[...document.querySelectorAll('figure:not(.broad) svg')].map(s => s.getBoundingClientRect().right)"
+    )
+    assert len(ends) > 4
+    assert max(ends) <= page.viewport_size["width"]
     links = page.evaluate("[...document.querySelectorAll('nav a')].map(a => a.getAttribute('href'))")
     assert len(links) >= 10
     assert all(page.query_selector(link) is not None for link in links)

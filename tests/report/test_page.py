@@ -89,6 +89,7 @@ def test_every_plot_is_an_image_with_an_alternative_text_and_names_of_its_own(pa
     # 24 of the parameters are drawn: densities and traces, one picture of intervals and one of the release
     assert len(plots) == 24 + 24 + 1 + 1
     assert "2 more parameters are in the tables and not drawn" in page
+    assert page.count('class="broad"') == 24  # a phone shows all but the traces whole
     identifiers = []
     for plot in plots:
         root = xml.dom.minidom.parseString(plot).documentElement

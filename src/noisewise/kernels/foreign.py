@@ -25,12 +25,23 @@ ForeignKernel: TypeAlias = Callable[[LogTarget, Float[Array, "d d"]], Any]
 
 def foreign(key: Key, log_target: LogTarget, position: Float[Array, " d"], walk: Walk, build: ForeignKernel) -> Walked:
     """One step of the other library's kernel."""
-    algorithm = build(log_target, walk.covariance)
+    try:
+        algorithm = build(log_target, walk.covariance)
+    except TypeError as problem:
+        raise ValueError(
+            f"theta_move is called with the log density and the covariance, and failed: {problem}."
+        ) from None
     if not (callable(getattr(algorithm, "init", None)) and callable(getattr(algorithm, "step", None))):
         raise ValueError(
             f"theta_move must return an algorithm with init and step, such as blackjax.nuts(...); got {algorithm!r}."
         )
-    state, info = algorithm.step(key, algorithm.init(position))
+    try:
+        state, info = algorithm.step(key, algorithm.init(position))
+    except TypeError as problem:
+        raise ValueError(
+            "theta_move's algorithm must start from a position alone, as random-walk, MALA, HMC, NUTS and slice kernels do; one that "
+            f"carries a momentum or an adaptation cannot: {problem}."
+        ) from None
     moved = state.position
     acceptance = jnp.asarray(getattr(info, "acceptance_rate", jnp.any(moved != position)), dtype=float)
     return Walked(moved, log_target(moved), acceptance)

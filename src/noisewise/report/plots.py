@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _POINTS = 300
 _BINS = 20
 _MOST = 24
+_WIDTH = 4.6
+"""Inches of a picture that a phone shows whole, with text that can be read."""
 _PARTS = {
     "prior": ("#8a94a0", "prior"),
     "sampling": ("#1f9e77", "sampling of the records"),
@@ -83,7 +85,7 @@ def release(published: Release | xr.DataTree, *, level: float = LEVEL) -> Figure
     if not parts:
         raise ValueError("This release has no numbers with noise of a known variance to draw.")
     sizes = [min(len(labels), _MOST) for labels, _, _ in parts]
-    figure, grid = new_figure(6.4, 0.8 * len(parts) + 0.27 * sum(sizes), rows=len(parts))
+    figure, grid = new_figure(_WIDTH, 0.8 * len(parts) + 0.27 * sum(sizes), rows=len(parts))
     wide, said = _normal_quantile(level), []
     for axes, (labels, values, deviations) in zip(grid[:, 0], parts, strict=True):
         shown = len(labels[:_MOST])
@@ -114,7 +116,7 @@ def price(cost: Price | xr.DataTree) -> Figure:
     names, parts = _price_parts(cost)
     variance = np.sum([parts[part] for part in _PARTS], axis=0)
     shares = {part: np.clip(np.divide(parts[part], variance), 0, None) for part in _PARTS}
-    figure, grid = new_figure(6.4, 1.0 + 0.34 * len(names))
+    figure, grid = new_figure(_WIDTH, 1.0 + 0.34 * len(names))
     axes, left = grid[0, 0], np.zeros(len(names))
     for part, (colour, words) in _PARTS.items():
         axes.barh(range(len(names)), shares[part], left=left, color=colour, height=0.6, label=words)
@@ -186,7 +188,7 @@ def density_figure(
 
 def interval_figure(rows: Sequence[Row], level: float = LEVEL) -> Figure:
     """The intervals of some parameters one under the other; the prior's is cut off where it is wider than the rest."""
-    figure, grid = new_figure(6.4, 0.7 + 0.34 * len(rows))
+    figure, grid = new_figure(_WIDTH, 0.7 + 0.34 * len(rows))
     axes = grid[0, 0]
     ends = [end for row in rows for kind, s in _spreads(row) if kind != "prior" for end in (s.low, s.high)]
     margin = 0.08 * (max(ends) - min(ends) or 1.0)

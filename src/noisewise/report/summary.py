@@ -106,7 +106,8 @@ def _judged(draws: np.ndarray) -> tuple[float, float, float]:
     from arviz_stats.base import array_stats
 
     def measure(name: str, **how: Any) -> float:
-        return float(getattr(array_stats, name)(draws, chain_axis=0, draw_axis=1, **how))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return float(getattr(array_stats, name)(draws, chain_axis=0, draw_axis=1, **how))
 
     rhat = measure("rhat") if draws.shape[0] > 1 else float("nan")
     return rhat, measure("ess", method="bulk"), measure("ess", method="tail", prob=(0.05, 0.95))
