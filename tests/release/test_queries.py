@@ -109,6 +109,14 @@ def test_sensitivity_of_one_monomial_is_attained():
         assert query.sensitivity("l2", "add_remove_one") == added
 
 
+def test_the_joint_search_takes_powers_without_end_in_its_stride():
+    n = 10**6
+    query = nw.queries.Moments({"x": nw.Column(-1, 1)}, [{"x": 1}, {"x": n}])
+    far = n ** (-1 / (n - 1))  # from 1 to -far, where the slope of x + x^n vanishes
+    assert query.joint_sensitivity("l1") == pytest.approx(1 + far + 1 - far**n, rel=1e-9)
+    assert query.joint_sensitivity("l1", "add_remove_one") == 2.0
+
+
 @pytest.mark.parametrize(("p", "paper", "joint"), [(1, 7, 16 / 3), (2, 13, 9.375), (3, 21, 14.4)])
 def test_regression_moments_have_the_papers_value_and_the_exact_joint_maximum(p, paper, joint):
     query = regression(p)

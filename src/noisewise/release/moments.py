@@ -2,7 +2,6 @@ r"""Moments: sums of monomials of clamped columns, and the ones a linear regress
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -11,7 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from noisewise.release.query import UNIT, Column, Neighbours, Norm, Query, check_neighbours, check_norm, length
+from noisewise.release.query import (
+    UNIT,
+    Column,
+    Neighbours,
+    Norm,
+    Query,
+    check_neighbours,
+    check_norm,
+    length,
+    positive_sensitivity,
+)
 from noisewise.release.sensitivity import joint_maximum
 from noisewise.typing import Records
 
@@ -43,20 +52,24 @@ class Moments(Query):
                 f"Moments needs at least one column with its bounds, as in {{'x': Column(0, 1)}}; got {columns!r}."
             )
         for name, column in columns.items():
+            if not isinstance(name, str) or not name:
+                raise ValueError(f"The name of a column must be a text; got {name!r}.")
             if not isinstance(column, Column):
                 raise ValueError(f"Column {name!r} must be a Column with public bounds; got {column!r}.")
-        if isinstance(terms, Mapping) or not terms:
+        if isinstance(terms, str) or not isinstance(terms, Sequence) or not terms:
             raise ValueError(f"terms must be a non-empty list such as [{{'x': 1}}, {{'x': 2}}]; got {terms!r}.")
         for term in terms:
             _check_term(term, columns)
-        self.bounds = tuple(columns.items())
-        self.terms = tuple(tuple(sorted((name, int(power)) for name, power in term.items())) for term in terms)
+        self.bounds = tuple((str(name), column) for name, column in columns.items())
+        self.terms = tuple(tuple(sorted((str(name), int(power)) for name, power in term.items())) for term in terms)
         if not np.all(np.isfinite(self.extremes)):
             raise ValueError(
                 "A monomial of Moments overflows on its bounds; use smaller powers, or rescale the columns."
             )
-        self.l1 = None if l1 is None else float(l1)
-        if self.l1 is not None:
+        if l1 is None:
+            self.l1 = None
+        else:
+            self.l1 = positive_sensitivity(l1, "The l1 sensitivity of Moments")
             self._check_l1(self.l1)
 
     @property
@@ -158,8 +171,6 @@ class Moments(Query):
         )
 
     def _check_l1(self, l1: float) -> None:
-        if not (math.isfinite(l1) and l1 > 0):
-            raise ValueError(f"The l1 sensitivity of Moments must be positive and finite; got {l1}.")
         if _quadratic_on_unit_box(self) and l1 >= complete_quadratic_sensitivity(len(self.bounds)):
             return
         found = self.joint_sensitivity("l1", "replace_one")

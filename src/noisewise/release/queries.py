@@ -22,12 +22,27 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from noisewise.release.moments import Moments, regression_moments
-from noisewise.release.query import UNIT, Column, Neighbours, Norm, Query, check_neighbours, check_norm, length
+from noisewise.release.query import (
+    UNIT,
+    Column,
+    Neighbours,
+    Norm,
+    Query,
+    check_neighbours,
+    check_norm,
+    length,
+    positive_sensitivity,
+)
 from noisewise.release.record_columns import RecordColumns as Records
 from noisewise.release.truncated_sum import PrivateQuantile, TruncatedSum, private_bounds
 from noisewise.typing import Records as Table
 
 _LARGEST_ROW = 1024.0
+_MOST_CELLS = 2**31
+_NOT_TRACEABLE = (
+    "The function of a Custom query must be written with jax.numpy, without Python's if and without numpy on its columns, so that "
+    "JAX can trace it: {}."
+)
 
 
 class Counts(Query):
@@ -49,6 +64,8 @@ class Counts(Query):
         if not isinstance(levels, Mapping):
             raise ValueError(f"levels must say how many levels each column has, as in {{'y': 2}}; got {levels!r}.")
         for name, count in levels.items():
+            if not isinstance(name, str) or not name:
+                raise ValueError(f"The name of a column must be a text; got {name!r}.")
             if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
                 raise ValueError(f"The number of levels of {name!r} must be a positive integer; got {count!r}.")
         if not isinstance(tables, Sequence) or not all(isinstance(table, list | tuple) for table in tables):
@@ -62,8 +79,10 @@ class Counts(Query):
                     f"The table {tuple(table)} must name distinct columns that have levels; "
                     f"columns with levels: {', '.join(map(repr, levels))}."
                 )
-        self.levels = tuple((name, int(count)) for name, count in levels.items())
-        self.tables = tuple(tuple(table) for table in tables)
+        self.levels = tuple((str(name), int(count)) for name, count in levels.items())
+        self.tables = tuple(tuple(map(str, table)) for table in tables)
+        if self.size > _MOST_CELLS:
+            raise ValueError(f"Counts can have at most {_MOST_CELLS} cells; the tables {self.tables} have {self.size}.")
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -221,14 +240,9 @@ class Custom(Query):
         columns = _columns_read(function) if columns is None else columns
         if isinstance(columns, str) or not columns:
             raise ValueError(f"columns must be a non-empty list of the columns the function reads; got {columns!r}.")
-        for norm, known in (("l1", l1), ("l2", l2)):
-            if known is not None and not (math.isfinite(known) and known > 0):
-                raise ValueError(
-                    f"The {norm} sensitivity of a Custom query must be positive and finite; got {known!r}."
-                )
         self.function, self.length, self.reads = function, int(size), tuple(columns)
-        self.l1 = None if l1 is None else float(l1)
-        self.l2 = None if l2 is None else float(l2)
+        self.l1 = None if l1 is None else positive_sensitivity(l1, "The l1 sensitivity of a Custom query")
+        self.l2 = None if l2 is None else positive_sensitivity(l2, "The l2 sensitivity of a Custom query")
         self.neighbours = check_neighbours(neighbours)
         self.whole = bool(integer)
 
@@ -249,9 +263,19 @@ class Custom(Query):
         return tuple(f"t{j}" for j in range(self.length))
 
     def statistics(self, records: Table) -> Float[Array, "n size"]:
-        return eqx.filter_vmap(lambda record: jnp.reshape(self.function(record), (self.length,)))(
-            {name: records[name] for name in self.reads}
-        )
+        try:
+            return eqx.filter_vmap(self._row)({name: records[name] for name in self.reads})
+        except jax.errors.JAXTypeError as problem:
+            raise ValueError(_NOT_TRACEABLE.format(str(problem).splitlines()[0].split(". ")[0].rstrip("."))) from None
+
+    def _row(self, record: Table) -> Float[Array, " size"]:
+        row = jnp.asarray(self.function(record))
+        if row.size != self.length:
+            raise ValueError(
+                f"The function of a Custom query must return size={self.length} numbers for a record; it returned shape "
+                f"{row.shape}. Stack them with jnp.stack, or say the right size."
+            )
+        return jnp.reshape(row, (self.length,))
 
     def total(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
         """The sum of the rows; a row that contradicts the stated sensitivity is refused."""
@@ -330,6 +354,10 @@ def _columns_read(function: Callable[[Table], Array]) -> tuple[str, ...]:
 
         try:
             jax.eval_shape(trace, jax.ShapeDtypeStruct((), kind))
+        except jax.errors.TracerIntegerConversionError:
+            continue
+        except jax.errors.JAXTypeError as problem:
+            raise ValueError(_NOT_TRACEABLE.format(str(problem).splitlines()[0].split(". ")[0].rstrip("."))) from None
         except Exception:
             continue
         found = tuple(record[0])

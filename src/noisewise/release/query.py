@@ -43,6 +43,14 @@ def check_norm(norm: str) -> Norm:
     raise ValueError(f"norm must be 'l1' (for Laplace noise) or 'l2' (for Gaussian noise); got {norm!r}.")
 
 
+def positive_sensitivity(value: Any, what: str) -> float:
+    """A sensitivity that was stated, if it is a positive finite number."""
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not (number and math.isfinite(value) and value > 0):
+        raise ValueError(f"{what} must be positive and finite; got {value!r}.")
+    return float(value)
+
+
 def length(vector: np.ndarray, norm: Norm) -> float:
     """The L1 or L2 norm of a vector."""
     return math.fsum(np.abs(vector)) if norm == "l1" else math.hypot(*np.atleast_1d(vector))

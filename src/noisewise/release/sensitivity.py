@@ -61,12 +61,11 @@ def _climb(x: np.ndarray, weights: np.ndarray, powers: np.ndarray, low: np.ndarr
         others[:, j] = 1.0
         terms = weights * _monomials(others, powers)
         degree = int(powers[:, j].max(initial=0))
-        coefficients = np.stack([terms[:, powers[:, j] == k].sum(axis=1) for k in range(degree + 1)], axis=1)
+        found = np.unique([0, 1, 2, *powers[:, j]])
+        coefficients = np.stack([terms[:, powers[:, j] == k].sum(axis=1) for k in found], axis=1)
 
-        def value(at: np.ndarray, coefficients: np.ndarray = coefficients) -> np.ndarray:
-            return np.sum(
-                coefficients[:, :, None] * at[:, None, :] ** np.arange(coefficients.shape[1])[:, None], axis=1
-            )
+        def value(at: np.ndarray, found: np.ndarray = found, coefficients: np.ndarray = coefficients) -> np.ndarray:
+            return np.sum(coefficients[:, :, None] * at[:, None, :] ** found[:, None], axis=1)
 
         candidates = [x[:, j], np.full(len(x), low[j]), np.full(len(x), high[j])]
         if degree == 2:
