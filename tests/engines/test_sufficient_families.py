@@ -1,5 +1,6 @@
 """Families in a few lines, every noise law and every named model through ``nw.sample``, against quadrature and enumeration."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -121,6 +122,41 @@ def test_a_bounded_statistic_of_an_unbounded_column_is_read_through_a_custom_que
     assert np.allclose([law.matrix[0, 0], law.offset[0]], [2.0, 1.0])
     other = nw.queries.Custom(lambda r: jnp.sin(r["x"]), 1, l1=2.0, neighbours="replace_one")
     assert "linear function" in statistic_law(circular, release(other, nw.noise.Laplace(4.0), [0.0]))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda r: jnp.clip(r["x"], 0.0, 2e5),
+        lambda r: jnp.maximum(r["x"], 1e-3),
+        lambda r: jnp.floor(r["x"]) + r["x"] * 1e-3,
+        lambda r: jnp.exp(r["x"]),
+        lambda r: jnp.log(r["x"] - 1.0),
+    ],
+    ids=["clamped far out", "clamped near nothing", "rounded", "overflowing", "not a number somewhere"],
+)
+def test_a_custom_query_that_is_no_line_anywhere_on_the_support_is_refused(function):
+    asked = nw.queries.Custom(function, 1, l1=1.0)
+    law = statistic_law(nw.models.Exponential(2, 1), release(asked, nw.noise.Laplace(4.0), [10.0]))
+    assert isinstance(law, str)
+    assert "linear function" in law
+
+
+def test_a_statistic_that_is_infinite_at_the_edge_of_the_support_is_read():
+    """Gamma records with both parameters unknown: t = (log x, x), of which 3 x - 2 log x + 5 is released, and x."""
+    gamma = nw.models.ExponentialFamily(
+        parameters={"shape": "positive", "rate": "positive"},
+        natural=lambda theta: (theta["shape"] - 1, -theta["rate"]),
+        statistic=lambda x: (jnp.log(x), x),
+        log_partition=lambda eta: jax.scipy.special.gammaln(eta[0] + 1) - (eta[0] + 1) * jnp.log(-eta[1]),
+        update=lambda key, total, n: {"shape": random.gamma(key, 2.0), "rate": random.gamma(key, 2.0)},
+        support=(0.0, float("inf")),
+    )
+    asked = nw.queries.Custom(lambda r: jnp.stack([3 * r["x"] - 2 * jnp.log(r["x"]) + 5, r["x"]]), 2, l1=1.0)
+    law = statistic_law(gamma, release(asked, nw.noise.Laplace(4.0), [0.0, 0.0]))
+    assert isinstance(law, SupportLaw)
+    assert np.allclose(law.matrix, [[-2.0, 3.0], [0.0, 1.0]], rtol=1e-8, atol=1e-8)
+    assert np.allclose(law.offset, [5.0, 0.0], rtol=1e-8, atol=1e-8)
 
 
 def test_the_least_family_runs_the_papers_algorithm_and_says_that_it_was_not_checked():

@@ -165,6 +165,7 @@ def test_the_independent_theorem_gives_the_statistic_too_much_variance():
             truncated(nw.models.Exponential(2, 1), -3.0, -1.0),
             "nothing of the model's support",
         ),
+        (nw.models.Poisson(2, 1), truncated(nw.models.Poisson(2, 1), 0.2, 0.8), "nothing of the model's support"),
         (nw.models.Normal((0, 1)), clamped(nw.models.Normal((0, 1)), -1, 1, 2), "linear function"),
     ],
 )

@@ -35,8 +35,10 @@ from noisewise.release.truncated_sum import PrivateQuantile, TruncatedSum
 Clt = Literal["joint", "independent"]
 
 _AFFINE = 1e-9
-_POINTS = 40
-_REACH = 12.0
+_TYPICAL = 0.1
+_POINTS = 80
+_REACH = 28.0
+"""Points of an endless side go as far as sinh of this, 7e11: incomes and their bounds are among them."""
 
 
 def statistic_law(model: Model, release: Release, *, clt: Clt = "joint") -> StatisticLaw | str:
@@ -87,14 +89,26 @@ def _rows(release: Release, column: str, x: np.ndarray) -> np.ndarray:
 
 
 def _affine(t: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """``slope, constant`` with ``rows = t @ slope.T + constant``, if there are any."""
-    spread = np.maximum(np.max(np.abs(t), axis=0), 1e-300)
-    design = np.column_stack([t / spread, np.ones(len(t))])
-    solution = np.linalg.lstsq(design, rows, rcond=1e-12)[0]
-    if np.max(np.abs(design @ solution - rows)) > _AFFINE * max(np.max(np.abs(rows)), 1e-300):
+    """``slope, constant`` with ``rows = t @ slope.T + constant`` at every point where t is finite, if there are any.
+
+    The points of an endless side cover many scales, so a column is fitted and judged by the errors' shares of what it is there.
+    """
+    usable = np.all(np.isfinite(t), axis=1)  # at the edge of a support log x is not
+    t, rows = t[usable], rows[usable]
+    if not (len(t) and np.all(np.isfinite(rows))):
         return None
-    solution = np.where(np.abs(solution) > 1e-11 * np.max(np.abs(solution), initial=1e-300), solution, 0.0)
-    return (solution[:-1] / spread[:, None]).T, solution[-1]
+    fitted = []
+    for row in rows.T:
+        size = np.abs(row)
+        weights = 1 / (np.quantile(size[size > 0], _TYPICAL) + size) if np.any(row) else np.ones(len(row))
+        design = np.column_stack([t, np.ones(len(t))]) * weights[:, None]
+        spread = np.maximum(np.max(np.abs(design), axis=0), 1e-300)
+        solution = np.linalg.lstsq(design / spread, weights * row, rcond=1e-12)[0]
+        if np.max(np.abs(design / spread @ solution - weights * row)) > _AFFINE:
+            return None
+        fitted.append(np.where(np.abs(solution) > 1e-11 * np.max(np.abs(solution)), solution, 0.0) / spread)
+    found = np.stack(fitted)
+    return found[:, :-1], found[:, -1]
 
 
 def _levels_law(form: ExponentialForm, release: Release) -> StatisticLaw:
@@ -129,7 +143,8 @@ def _truncated_law(form: ExponentialForm, release: Release, column: str, *, inde
     assert bound is not None
     lower, upper = bound
     low, high = max(lower, form.support[0]), min(upper, form.support[1])
-    if not low < high:
+    empty = form.discrete and math.isfinite(high - low) and math.ceil(low) > math.floor(high)
+    if not low < high or empty:
         return f"the bounds [{lower:g}, {upper:g}] leave nothing of the model's support {form.support}"
     reaches_below, reaches_above = lower > form.support[0], upper < form.support[1]
     if (reaches_below or reaches_above) and not form.truncates:
