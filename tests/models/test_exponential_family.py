@@ -1,12 +1,16 @@
 """Exponential-family forms agree with their models, and a family written in a few lines is a model like any other."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import random
+from scipy import integrate
 
 import noisewise as nw
+from noisewise.engines.sufficient_laws import statistic_law
 
 MODELS = {
     "bernoulli": (nw.models.Bernoulli(2, 3), {"p": 0.3}, [0.0, 1.0, 1.0]),
@@ -22,12 +26,17 @@ MODELS = {
     ),
 }
 
+
+def conjugate(key, total, n):
+    return {"rate": random.gamma(key, 4.0 + n) / (1.0 + total)}
+
+
 WAITING = nw.models.ExponentialFamily(
     parameters={"rate": "positive"},
     natural=lambda theta: -theta["rate"],
     statistic=lambda x: x,
     log_partition=lambda eta: -jnp.log(-eta),
-    update=lambda key, total, n: {"rate": random.gamma(key, 4.0 + n) / (1.0 + total)},
+    update=conjugate,
     log_prior=lambda theta: 3 * jnp.log(theta["rate"]) - theta["rate"] - jnp.log(6.0),
     quantile=lambda theta, u: -jnp.log1p(-u) / theta["rate"],
     cdf=lambda x, eta: -jnp.expm1(eta * x),
@@ -135,6 +144,15 @@ def test_without_possible_totals_are_those_that_parameters_can_be_drawn_from():
         ({"parameters": {}}, "at least one parameter"),
         ({"natural": 3}, "natural"),
         ({"support": (1.0, 1.0)}, "increasing pair"),
+        ({"support": "ab"}, "increasing pair"),
+        ({"parameters": ["rate"]}, "at least one parameter"),
+        ({"parameters": {"rate": "positiv"}}, "must be one of real, positive"),
+        ({"discrete": "yes"}, "discrete must be"),
+        ({"natural": lambda theta: theta["mean"]}, r"natural\(theta\) .* failed .*'mean'"),
+        ({"update": lambda key, total, n: {"rate": np.random.default_rng(0).gamma(n)}}, r"update\(key.*jax.numpy"),
+        ({"update": conjugate, "log_partition": lambda eta: -math.log(-eta)}, r"log_partition\(eta\) .*jax.numpy"),
+        ({"update": conjugate, "log_partition": lambda eta: jnp.ones(2)}, "must give one number"),
+        ({"update": conjugate, "cdf": lambda x: x}, r"cdf\(x, eta\) .* failed"),
     ],
 )
 def test_bad_families_are_refused_in_a_sentence(change, words):
@@ -149,6 +167,27 @@ def test_bad_families_are_refused_in_a_sentence(change, words):
     }
     with pytest.raises(ValueError, match=words):
         nw.models.ExponentialFamily(**(arguments | change))
+
+
+def test_a_bound_beyond_the_support_cuts_nothing_there():
+    """Density a x^(a - 1) on [0, 1], whose distribution function x^a is above one beyond it."""
+    power = nw.models.ExponentialFamily(
+        parameters={"a": "positive"},
+        natural=lambda theta: theta["a"] - 1,
+        statistic=jnp.log,
+        log_partition=lambda eta: -jnp.log1p(eta),
+        update=lambda key, total, n: {"a": jax.random.gamma(key, 2.0 + n) / (1.0 - total)},
+        cdf=lambda x, eta: x ** (eta + 1),
+        support=(0.0, 1.0),
+    )
+    query = nw.queries.TruncatedSum("x", 0.3, 2.0, "log x")
+    law = statistic_law(power, nw.Release([nw.Measurement(query, nw.noise.Laplace(1.0), [-40.0])], n=100))
+    found = law.moments({"a": jnp.asarray(1.7)})
+    first, second = (integrate.quad(lambda x, k=k: 1.7 * np.log(x) ** k * x**0.7, 0.3, 1)[0] for k in (1, 2))
+    assert float(found.mean[1]) == pytest.approx(first, rel=1e-9)
+    assert float(found.covariance[1, 1]) == pytest.approx(second - first**2, rel=1e-9)
+    u = power.inverse({"a": jnp.asarray(1.7)}, {"x": jnp.asarray([0.0, 0.3, 1.0])}, jax.random.key(0))
+    assert np.allclose(u, [0.0, 0.3**1.7, 1.0])
 
 
 def test_models_without_a_form_say_so():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any, get_args
 
 import equinox as eqx
 import jax
@@ -94,15 +95,24 @@ class ExponentialFamily(Model):
         discrete: bool = False,
         column: str = "x",
     ) -> None:
-        if not parameters:
-            raise ValueError("parameters must name at least one parameter, as in {'rate': 'positive'}; got none.")
+        if not isinstance(parameters, Mapping) or not parameters:
+            raise ValueError(
+                f"parameters must name at least one parameter, as in {{'rate': 'positive'}}; got {parameters!r}."
+            )
+        for name, law in parameters.items():
+            if not isinstance(law, Parameter) and law not in get_args(Support):
+                raise ValueError(
+                    f"The support of the parameter {name!r} must be one of {', '.join(get_args(Support))}; got {law!r}."
+                )
         given = {"natural": natural, "statistic": statistic, "log_partition": log_partition, "update": update}
         asked = {"log_prior": log_prior, "quantile": quantile, "log_base": log_base, "cdf": cdf, "possible": possible}
         for name, function in (given | asked).items():
             if not (callable(function) or (name in asked and function is None)):
                 raise ValueError(f"{name} of an ExponentialFamily must be a function; got {function!r}.")
-        if not support[0] < support[1]:
+        if not _increasing(support):
             raise ValueError(f"support must be an increasing pair of numbers; got {support!r}.")
+        if not isinstance(discrete, bool):
+            raise ValueError(f"discrete must be True (records are integers) or False; got {discrete!r}.")
         self.natural, self.statistic, self.log_partition = natural, statistic, log_partition
         self.draw, self.prior, self.quantile = update, log_prior, quantile
         self.base, self.cdf, self.allowed = log_base, cdf, possible
@@ -113,24 +123,48 @@ class ExponentialFamily(Model):
         self.discrete = discrete
         self.column = column_name(column, "column")
         self._check_draw()
+        self._check_functions()
 
     def _check_draw(self) -> None:
         """Trace one draw of the prior, so that names and shapes are right before any sampling."""
-        size = self.form.size
+        theta = {name: jnp.zeros(parameter.shape) for name, parameter in self.named}
+        size = int(_shape_of("natural(theta)", lambda theta: _vector(self.natural(theta)), theta).shape[0])
         total = self.form.shaped(jnp.zeros(size))
-        drawn = jax.eval_shape(lambda key: self.draw(key, total, jnp.zeros(())), jax.random.key(0))
+        drawn = _shape_of("update(key, total, n)", self.draw, jax.random.key(0), total, jnp.zeros(()))
         wanted = {name: parameter.shape for name, parameter in self.named}
         shapes = {name: value.shape for name, value in drawn.items()} if isinstance(drawn, dict) else drawn
         if shapes != wanted:
             raise ValueError(
                 f"update of an ExponentialFamily must return parameters of shapes {wanted}; it returns {shapes}."
             )
-        found = jax.eval_shape(self.form.statistic, jax.ShapeDtypeStruct((7,), float)).shape
+        found = _shape_of("statistic(x)", self.form.statistic, jnp.ones(7)).shape
         if found != (7, size):
             raise ValueError(
                 f"natural gives {size} number(s), so statistic of 7 records must give an array of shape (7, {size}), or a tuple of "
                 f"{size} columns; it gives {found}."
             )
+
+    def _check_functions(self) -> None:
+        """Trace the other functions: each must give a number, or one a record."""
+        theta = {name: jnp.ones(parameter.shape) for name, parameter in self.named}
+        eta = self.form.shaped(jnp.ones(self.form.size))
+        x, records = jnp.ones(()), jnp.ones(7)
+        calls = {
+            "log_partition(eta)": (self.log_partition, (eta,), ()),
+            "log_prior(theta)": (self.prior, (theta,), ()),
+            "log_base(x)": (self.base, (records,), (7,)),
+            "quantile(theta, u)": (self.quantile, (theta, records), (7,)),
+            "cdf(x, eta)": (self.cdf, (x, eta), ()),
+            "possible(total, n)": (self.allowed, (eta, x), ()),
+        }
+        for said, (function, arguments, shape) in calls.items():
+            if function is None:
+                continue
+            found = getattr(_shape_of(said, function, *arguments), "shape", None)
+            # one number for every record will do
+            if found not in (shape, ()):
+                wanted = f"one number for each of {shape[0]} records" if shape else "one number"
+                raise ValueError(f"{said} of an ExponentialFamily must give {wanted}; it gives shape {found}.")
 
     @property
     def form(self) -> CustomForm:
@@ -181,11 +215,11 @@ class ExponentialFamily(Model):
                 "This ExponentialFamily has no cdf, which is needed to find the innovations of its records; give cdf=..., or "
                 "use nw.engines.Augmentation(interweave=False)."
             )
-        x, eta = records[self.column], self.natural(theta)
-        upper = self.cdf(x, eta)
+        x, eta = records[self.column], self.form.natural(theta)
+        upper = self.form.distribution(x, eta)
         if not self.discrete:
             return upper
-        lower = self.cdf(x - 1, eta)
+        lower = self.form.distribution(x - 1, eta)
         return lower + (upper - lower) * (1 - jax.random.uniform(key, upper.shape, dtype=float))
 
     def update(self, key: Key, theta: Theta, records: Records) -> Theta:
@@ -247,25 +281,48 @@ class CustomForm(ExponentialForm):
         return jnp.all(jnp.isfinite(self.model.unconstrain(drawn)))
 
     def log_below(self, eta: Float[Array, " d"], x: Array) -> Float[Array, ""]:
-        return log_probability(self._cdf(self._before(x), eta))
+        return log_probability(self.distribution(self._before(x), eta))
 
     def log_above(self, eta: Float[Array, " d"], x: Array) -> Float[Array, ""]:
-        return log_probability(1 - self._cdf(x, eta))
+        return log_probability(1 - self.distribution(x, eta))
 
     def log_between(self, eta: Float[Array, " d"], low: Array, high: Array) -> Float[Array, ""]:
-        return log_probability(self._cdf(high, eta) - self._cdf(self._before(low), eta))
+        return log_probability(self.distribution(high, eta) - self.distribution(self._before(low), eta))
 
     def _before(self, x: Array) -> Array:
         return jnp.ceil(x) - 1 if self.model.discrete else x
 
-    def _cdf(self, x: Array, eta: Float[Array, " d"]) -> Array:
+    def distribution(self, x: Array, eta: Float[Array, " d"]) -> Array:
+        """``P(X <= x)``, also where x is beyond the support, where the family's own function need not hold."""
         assert self.model.cdf is not None
-        inside = jnp.maximum(x, self.model.support[0])
-        return jnp.where(x < self.model.support[0], 0.0, self.model.cdf(inside, self.shaped(eta)))
+        low, high = self.model.support
+        inside = self.model.cdf(jnp.clip(x, low, high), self.shaped(eta))
+        return jnp.where(x < low, 0.0, jnp.where(x >= high, 1.0, inside))
 
     def shaped(self, vector: Float[Array, " d"]) -> Array | tuple[Array, ...]:
         """A vector as the family's functions take it: a number, or a tuple of numbers."""
         return vector[0] if vector.shape[0] == 1 else tuple(vector[i] for i in range(vector.shape[0]))
+
+
+def _increasing(pair: object) -> bool:
+    return (
+        isinstance(pair, tuple | list)
+        and len(pair) == 2
+        and all(isinstance(end, int | float) and not isinstance(end, bool) for end in pair)
+        and pair[0] < pair[1]
+    )
+
+
+def _shape_of(said: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function of the user's returns, traced; one that cannot be traced is refused with what went wrong."""
+    try:
+        return jax.eval_shape(function, *arguments)
+    except Exception as error:
+        first = str(error).strip().splitlines()[:1]
+        raise ValueError(
+            f"{said} of an ExponentialFamily failed ({type(error).__name__}: {' '.join(first)}); write it with jax.numpy, for the "
+            "arguments it names."
+        ) from error
 
 
 def _vector(value: Array | tuple[Array, ...]) -> Float[Array, " d"]:
