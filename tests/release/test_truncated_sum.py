@@ -66,6 +66,12 @@ def test_a_function_needs_its_ranges_and_keeps_to_them():
         ({"lower": 0.0, "upper": 1.0, "statistics": "cube"}, "cube"),
         ({"lower": 0.0, "upper": 1.0, "origin": "data"}, "public terms"),
         ({"lower": 0.0, "upper": 1.0, "ranges": (0.0, 1.0)}, "named statistics"),
+        ({"lower": "low", "upper": 1.0}, "finite public bounds"),
+        ({"lower": False, "upper": True}, "finite public bounds"),
+        ({"lower": np.zeros(2), "upper": 1.0}, "finite public bounds"),
+        ({"lower": 0.0, "upper": 1.0, "statistics": 5}, "distinct names"),
+        ({"lower": 0.0, "upper": 1.0, "statistics": jnp.square, "ranges": (0.0,)}, "smallest and the largest"),
+        ({"lower": 0.0, "upper": 1.0, "origin": None}, "public terms"),
     ],
 )
 def test_bad_truncated_sums_are_refused_in_a_sentence(arguments, words):
@@ -129,6 +135,11 @@ def test_chosen_bounds_are_paid_for_and_written_down(tmp_path):
         (lambda: PrivateQuantile("x", 0.5, candidates=[0.0, 1.0], epsilon=1.0, n=0), "positive integer"),
         (lambda: choice().check([0.5]), "one of its candidates"),
         (lambda: private_bounds({"x": [1.0]}, "x", candidates=[0, 1], epsilon=1.0, quantiles=(0.9, 0.1)), "increasing"),
+        (lambda: private_bounds({"x": [1.0]}, "x", candidates=[0, 1], epsilon=1.0, quantiles=(0.9,)), "two increasing"),
+        (lambda: private_bounds({"x": [1.0]}, "x", candidates="01", epsilon=1.0), "increasing order"),
+        (lambda: private_bounds({"x": [1.0]}, "x", candidates=[0, 1], epsilon="one"), "epsilon must be a number"),
+        (lambda: private_bounds({"x": [1.0]}, "x", candidates=[0, 1], epsilon=[1.0, 2.0]), "budget of both"),
+        (lambda: PrivateQuantile("x", "half", candidates=[0.0, 1.0], epsilon=1.0, n=3), r"\[0, 1\]"),
     ],
 )
 def test_bad_private_quantiles_are_refused_in_a_sentence(build, words):

@@ -77,30 +77,37 @@ class TruncatedSum(Query):
         ranges: tuple[float, float] | None = None,
         origin: str = "public",
     ) -> None:
-        if not (math.isfinite(lower) and math.isfinite(upper) and lower < upper):
+        ends = _pair((lower, upper))
+        if ends is None or not ends[0] < ends[1]:
             raise ValueError(
-                f"TruncatedSum needs finite public bounds with lower < upper; got lower={lower}, upper={upper}. Give bounds that "
+                f"TruncatedSum needs finite public bounds with lower < upper; got lower={lower!r}, upper={upper!r}. Give bounds that "
                 "do not come from the confidential records, or choose them with private_bounds."
             )
         if not isinstance(column, str) or not column:
             raise ValueError(f"column must be the name of a column; got {column!r}.")
-        if not origin.strip() or origin.strip().lower() in {"data", "records", "confidential"}:
+        if (
+            not isinstance(origin, str)
+            or not origin.strip()
+            or origin.strip().lower() in {"data", "records", "confidential"}
+        ):
             raise ValueError(f"origin must say in public terms where the bounds came from; got {origin!r}.")
-        self.column, self.lower, self.upper, self.origin = column, float(lower), float(upper), origin
+        self.column, (self.lower, self.upper), self.origin = column, ends, origin
         self.function = statistics if callable(statistics) else None
         if callable(statistics):
             self.names = ("t(x)",)
+        elif isinstance(statistics, str):
+            self.names = (statistics,)
         else:
-            self.names = (statistics,) if isinstance(statistics, str) else tuple(statistics)
-        self.given = None if ranges is None else (float(ranges[0]), float(ranges[1]))
-        self._check(ranges)
+            self.names = tuple(statistics) if isinstance(statistics, Sequence) else ()
+        self.given = _pair(ranges)
+        self._check(statistics, ranges)
 
-    def _check(self, ranges: object) -> None:
+    def _check(self, statistics: object, ranges: object) -> None:
         if self.function is None:
-            unknown = [name for name in self.names if name not in STATISTICS]
+            unknown = [name for name in self.names if not isinstance(name, str) or name not in STATISTICS]
             if unknown or not self.names or len(set(self.names)) < len(self.names):
                 raise ValueError(
-                    f"statistics must be distinct names among {', '.join(map(repr, STATISTICS))}, or a function; got {self.names!r}."
+                    f"statistics must be distinct names among {', '.join(map(repr, STATISTICS))}, or a function; got {statistics!r}."
                 )
             if ranges is not None:
                 raise ValueError(
@@ -108,7 +115,7 @@ class TruncatedSum(Query):
                 )
             if "log x" in self.names and self.lower <= 0:
                 raise ValueError(f"The statistic 'log x' needs a positive lower bound; got lower={self.lower}.")
-        elif self.given is not None and not (all(map(math.isfinite, self.given)) and self.given[0] <= self.given[1]):
+        elif ranges is not None and (self.given is None or self.given[0] > self.given[1]):
             raise ValueError(f"ranges must be the smallest and the largest value of the statistic; got {ranges!r}.")
 
     @property
@@ -188,6 +195,16 @@ class TruncatedSum(Query):
         return ()
 
 
+def _pair(values: object) -> tuple[float, float] | None:
+    """Two finite numbers, if that is what they are."""
+    if not isinstance(values, Sequence | np.ndarray | Array) or len(values) != 2:
+        return None
+    ends = [np.asarray(value) for value in values]
+    if not all(end.shape == () and end.dtype.kind in "iuf" and np.isfinite(end) for end in ends):
+        return None
+    return float(ends[0]), float(ends[1])
+
+
 class PrivateQuantile(Mechanism):
     """A quantile of a column, chosen among public candidates by the exponential mechanism; the value is the chosen candidate.
 
@@ -207,14 +224,21 @@ class PrivateQuantile(Mechanism):
     def __init__(
         self, column: str, probability: ArrayLike, *, candidates: ArrayLike, epsilon: ArrayLike, n: int
     ) -> None:
-        values = np.asarray(candidates, dtype=float)
-        if values.ndim != 1 or values.size < 2 or not np.all(np.isfinite(values)) or np.any(np.diff(values) <= 0):
+        values = np.asarray(candidates)
+        if (
+            values.dtype.kind not in "iuf"
+            or values.ndim != 1
+            or values.size < 2
+            or not np.all(np.isfinite(values))
+            or np.any(np.diff(values) <= 0)
+        ):
             raise ValueError(f"candidates must be two or more finite numbers in increasing order; got {candidates!r}.")
-        if not 0 <= float(np.asarray(probability)) <= 1:
+        chance = np.asarray(probability)
+        if chance.dtype.kind not in "iuf" or chance.shape != () or not 0 <= chance <= 1:
             raise ValueError(f"The probability of a quantile must lie in [0, 1]; got {probability!r}.")
         if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
             raise ValueError(f"n must be the public number of records, a positive integer; got {n!r}.")
-        self.candidates = jnp.asarray(values)
+        self.candidates = jnp.asarray(values, dtype=float)
         self.probability = jnp.asarray(probability, dtype=float)
         self.epsilon = positive_scale(epsilon, "epsilon")
         self.column, self.n = column, int(n)
@@ -283,12 +307,15 @@ def private_bounds(
     from noisewise.release.document import Measurement
 
     values = read_columns(records, (column,))[column]
-    low, high = quantiles
-    if not 0 <= low < high <= 1:
+    ends = _pair(quantiles)
+    if ends is None or not 0 <= ends[0] < ends[1] <= 1:
         raise ValueError(f"quantiles must be two increasing probabilities; got {quantiles!r}.")
+    price = positive_scale(epsilon, "epsilon")
+    if price.shape != ():
+        raise ValueError(f"epsilon must be one number, the budget of both quantiles; got {epsilon!r}.")
     choices = [
-        PrivateQuantile(column, probability, candidates=candidates, epsilon=epsilon / 2, n=len(values))
-        for probability in quantiles
+        PrivateQuantile(column, probability, candidates=candidates, epsilon=price / 2, n=len(values))
+        for probability in ends
     ]
     lower, upper = (_choose(choice, values) for choice in choices)
     if not lower < upper:
