@@ -9,7 +9,7 @@ curvature -Q there, it is the normal law of
 A *leap* proposes a draw of it, whatever theta was, and accepts with ``min(1, (target / normal)(new) / (target / normal)(old))``, which
 leaves the target invariant for any a, G, S, g and Q that do not depend on theta. Where the posterior is narrow nearly every leap
 is accepted, for noise of any width; where it is not, leaps fail and a random walk has to do the work.
-Checked by ``tests/engines/test_sufficient_updates.py``.
+Checked by ``tests/engines/test_sufficient_leaps.py``.
 """
 
 from __future__ import annotations
