@@ -82,3 +82,10 @@ def test_a_proposal_outside_the_support_is_rejected_and_spoils_no_other(block: i
 def test_settings_of_the_augmentation_engine_are_checked(settings: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         nw.engines.Augmentation(**settings)
+
+
+def test_chains_that_stand_still_in_places_of_their_own_are_not_judged_converged() -> None:
+    still = np.repeat(np.arange(4.0)[:, None], 200, axis=1)
+    verdict = judge({"a": good_draws(), "b": still})
+    assert not verdict.converged
+    assert verdict.sentence.startswith("NOT converged: largest R-hat")

@@ -43,16 +43,19 @@ class Verdict:
         return self.rhat < RHAT_LIMIT and self.ess_bulk >= least and self.ess_tail >= least
 
     @property
+    def figures(self) -> str:
+        """The three numbers that the verdict rests on."""
+        return f"largest R-hat {self.rhat:.3f}, smallest ESS {self.ess_bulk:,.0f} (bulk), {self.ess_tail:,.0f} (tail)"
+
+    @property
     def sentence(self) -> str:
         """The verdict in words, with what to do."""
-        figures = (
-            f"largest R-hat {self.rhat:.3f}, smallest ESS {self.ess_bulk:,.0f} (bulk), {self.ess_tail:,.0f} (tail)"
-        )
+        figures = self.figures
         if np.isnan(self.rhat) and self.chains > 1:
             return "NOT converged: some draws are not finite, nothing moved, or there are too few. Check the prior and the starting values."
         if self.converged:
             return f"Converged: {figures}."
-        if self.chains < 2 or not np.isfinite(self.rhat):
+        if self.chains < 2:
             return f"Convergence cannot be judged from so few draws: {figures}. Run at least 2 chains of 100 draws."
         if self.rhat >= RHAT_LIMIT:
             return f"NOT converged: {figures}. Run longer (tune=, draws=), and look at the traces before any use."
@@ -73,7 +76,9 @@ def judge(posterior: dict[str, np.ndarray]) -> Verdict:
     from arviz_stats.base import array_stats
 
     def each(name: str, **how: object) -> list[float]:
-        return [float(getattr(array_stats, name)(c, chain_axis=0, draw_axis=1, **how)) for c in moving]
+        # chains that each stand still in a place of their own have an infinite R-hat
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return [float(getattr(array_stats, name)(c, chain_axis=0, draw_axis=1, **how)) for c in moving]
 
     rhat = max(each("rhat")) if chains > 1 else float("nan")
     tail = each("ess", method="tail", prob=(0.05, 0.95))
@@ -144,7 +149,13 @@ def build_tree(
         groups["latent_data"] = xr.Dataset(
             {name: (("imputation", "record"), value) for name, value in trace.latent.items()}
         )
-    sentence = "Independent draws: nothing to converge." if independent else verdict.sentence
+    converged = verdict.converged and not (engine.exact and doubts)
+    sentence = verdict.sentence
+    if independent:
+        sentence = "Independent draws: nothing to converge."
+    elif converged != verdict.converged:
+        sentence = f"NOT converged, although the chains agree with each other ({verdict.figures})."
+    said = " ".join([sentence, *(f"Doubtful: {doubt}." for doubt in doubts)])
     attrs = {
         "inference_library": "noisewise",
         "inference_library_version": noisewise.__version__,
@@ -155,8 +166,8 @@ def build_tree(
         "noisewise_exact": int(engine.exact),
         "noisewise_reason": reason,
         "noisewise_independent_draws": int(independent),
-        "noisewise_converged": int(verdict.converged or independent),
-        "noisewise_verdict": " ".join([sentence, *(f"Doubtful: {doubt}." for doubt in doubts)]),
+        "noisewise_converged": int(converged or independent),
+        "noisewise_verdict": said,
         "noisewise_doubts": "; ".join(doubts),
         "sampling_time": trace.sampling_time,
         "tuning_steps": 0 if independent else settings.tune,
@@ -165,8 +176,8 @@ def build_tree(
     }
     tree = xr.DataTree.from_dict(groups)
     tree.attrs.update(attrs)
-    if not independent and not verdict.converged:
-        warnings.warn(verdict.sentence, ConvergenceWarning, stacklevel=3)
+    if not independent and not converged:
+        warnings.warn(said, ConvergenceWarning, stacklevel=3)
     if trace.short:
         warnings.warn(
             f"target_ess={settings.target_ess:g} was not reached within {trace.length:,} draws a chain "

@@ -36,6 +36,7 @@ def _plain_start(monkeypatch):
         "fit_surrogate",
         lambda key, model, *_, **__: Surrogate(jnp.zeros(model.free_size), jnp.eye(model.free_size)),
     )
+    monkeypatch.setattr(nw.engines.Augmentation, "doubts", lambda *_: ())
 
 
 def published(laws, law, scale, released):

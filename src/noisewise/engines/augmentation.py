@@ -15,14 +15,17 @@ Metropolis move of theta it is their Algorithm 2. Checked by ``tests/kernels/tes
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, get_args
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from noisewise.engines.base import Engine, Support
+from noisewise.engines.elsewhere import doubts_elsewhere
 from noisewise.engines.resizing import MaskedRelease, Pool, ResizingKernel, likely_size, unsizable
 from noisewise.engines.surrogate import MOST_RECORDS, Surrogate, fit_surrogate
 from noisewise.kernels.base import Info, Kernel
@@ -44,6 +47,7 @@ _SMALL = 20_000
 _MANY_MOVES = 24
 _FEW_MOVES = 8
 _LEAST_MOVES = 2
+_DOUBT_SEED = 0x0E15
 _WIDE_NOISE, _LEAST_FRACTION, _LEAST_WINDOW = 0.1, 0.1, 10
 
 
@@ -305,6 +309,14 @@ class Augmentation(Engine):
         mean, covariance = kernel.surrogate.mean, kernel.surrogate.covariance
         normals = jax.random.normal(key, mean.shape, dtype=float)
         return kernel.model.constrain(mean + _START_INFLATION * cholesky(covariance) @ normals)
+
+    def doubts(
+        self, model: Model, release: Release, posterior: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray]
+    ) -> tuple[str, ...]:
+        sums = all(measurement.mechanism.noise_variance is not None for measurement in release.measurements)
+        if release.n is None or release.per_record or not sums or not model.has_log_prior:
+            return ()
+        return doubts_elsewhere(jax.random.key(_DOUBT_SEED), model, release, posterior)
 
 
 def _below(share: Array | None, limit: float) -> bool:

@@ -75,5 +75,5 @@ class Engine(eqx.Module):
     def doubts(
         self, model: Model, release: Release, posterior: Mapping[str, np.ndarray], stats: Mapping[str, np.ndarray]
     ) -> tuple[str, ...]:
-        """Reasons not to trust an approximation, found from the draws (chain, draw, ...) after a run."""
+        """Reasons not to trust an approximation, or the agreement of chains, found from the draws (chain, draw, ...) after a run."""
         return ()

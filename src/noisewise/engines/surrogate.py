@@ -10,7 +10,8 @@ supports, dispersed.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,8 @@ from jaxtyping import Array, Float
 from noisewise.models.base import Model
 from noisewise.release.document import Release
 from noisewise.typing import Key
+
+Density: TypeAlias = Callable[[Float[Array, "particles d"]], Float[Array, " particles"]]
 
 _PARTICLES = 512
 MOST_RECORDS = 512
@@ -70,7 +73,7 @@ def fit_surrogate(key: Key, model: Model, release: Release, n: Array, *, records
     """Anneal a population from the prior to the surrogate posterior ; its mean and covariance."""
     prior_key, innovation_key, round_key = jax.random.split(key, 3)
     u = model.innovations(innovation_key, records)
-    free = jax.vmap(lambda k: model.unconstrain(model.sample_prior(k)))(jax.random.split(prior_key, _PARTICLES))
+    free = prior_population(prior_key, model)
     score = jax.vmap(lambda z: surrogate_log_likelihood(model, release, z, u, n))
     if not model.has_log_prior:
         # without the prior's density the population cannot move: weigh the prior draws once
@@ -78,11 +81,21 @@ def fit_surrogate(key: Key, model: Model, release: Release, n: Array, *, records
         power = _largest_power(likelihood, jnp.zeros(_PARTICLES))
         mean, covariance = _moments(free, power * likelihood)
         return Surrogate(mean, covariance, _records_share(model, release, mean, u, n))
-    prior = jax.vmap(model.log_prior_free)
+    mean, covariance = anneal(round_key, score, jax.vmap(model.log_prior_free), free)
+    return Surrogate(mean, covariance, _records_share(model, release, mean, u, n))
+
+
+def prior_population(key: Key, model: Model) -> Float[Array, "particles d"]:
+    """Draws from the prior in unconstrained space, for :func:`anneal` to begin with."""
+    return jax.vmap(lambda k: model.unconstrain(model.sample_prior(k)))(jax.random.split(key, _PARTICLES))
+
+
+def anneal(key: Key, score: Density, prior: Density, free: Float[Array, "particles d"]) -> tuple[Array, Array]:
+    """The mean and covariance that a population of draws from the prior comes to under ``exp(score) prior``; both by row."""
     mean, covariance = _moments(free, jnp.zeros(_PARTICLES))
     prior_scale = jnp.diag(covariance)
 
-    def anneal(carry: Any) -> Any:
+    def cool(carry: Any) -> Any:
         free, log_proposal, mean, covariance, rounds, whole = carry
         likelihood, log_prior = score(free), prior(free)
         base = _finite(log_prior - log_proposal)
@@ -90,7 +103,7 @@ def fit_surrogate(key: Key, model: Model, release: Release, n: Array, *, records
         mean, covariance = _moments(free, power * _finite(likelihood) + base)
         covariance = covariance + _SHRINKAGE * jnp.diag(jnp.diag(covariance)) + 1e-9 * jnp.diag(prior_scale)
         factor = jnp.linalg.cholesky(covariance)
-        normals = jax.random.normal(jax.random.fold_in(round_key, rounds), free.shape)
+        normals = jax.random.normal(jax.random.fold_in(key, rounds), free.shape)
         moved = mean + _INFLATION * normals @ factor.T
         # constants of the proposal's density cancel in the weights
         log_proposal = -0.5 * jnp.sum(normals**2, axis=-1)
@@ -99,9 +112,9 @@ def fit_surrogate(key: Key, model: Model, release: Release, n: Array, *, records
     # go on until the whole likelihood counts, and a few rounds more
     start = (free, prior(free), mean, covariance, 0, 0)
     *_, mean, covariance, _, _ = lax.while_loop(
-        lambda carry: (carry[4] < _MOST_ROUNDS) & (carry[5] < _LAST_ROUNDS), anneal, start
+        lambda carry: (carry[4] < _MOST_ROUNDS) & (carry[5] < _LAST_ROUNDS), cool, start
     )
-    return Surrogate(mean, covariance, _records_share(model, release, mean, u, n))
+    return mean, covariance
 
 
 def _records_share(model: Model, release: Release, free: Array, u: object, n: Array) -> Array:
