@@ -54,6 +54,8 @@ def test_a_formula_fits_like_its_columns_and_in_a_model_file(tmp_path):
         ("y ~ C(region)", "code levels publicly"),
         ("y ~ x1:x2", "has the interaction 'x1:x2'"),
         ("y ~ x1*x2", "has the interaction 'x1:x2'"),
+        ("y ~ x1**2", "has a power, which formulas take for interactions"),  # formulaic's x1**2 is x1
+        ("y ~ (x1 + x2)^2", "has a power, which formulas take for interactions"),
         ("y ~ I(x1**2)", r"columns are read, and log, logit, asinh of a column"),
         ("y ~ log(x1 + 1)", r"columns are read, and log, logit, asinh of a column"),
         ("log(y) ~ x1", "use nw.models.LognormalRegression"),

@@ -8,6 +8,7 @@ does not see the records, and the data holder's release does not say them.
 from __future__ import annotations
 
 import ast
+import re
 from typing import Any, NamedTuple
 
 from noisewise.models.transforms import NAMED
@@ -38,6 +39,8 @@ def read_formula(text: str) -> Formula:
             f"The formula {text!r} needs the package formulaic, which is not installed: pip install 'noisewise[formula]'; or name "
             "the columns, predictors=(...) and response=."
         ) from None
+    if re.search(r"\*\*|\^", re.sub(r"`[^`]*`|\([^()]*\)", "", text)):
+        raise ValueError(f"The formula {text!r} has a power, which formulas take for interactions; {_OWN}.")
     try:
         parsed = formulaic.Formula(text)
         left, right = list(parsed.lhs), list(parsed.rhs)
