@@ -61,6 +61,16 @@ CASES = {
     ),
     "value of texts": (measured(MOMENTS, LAPLACE, ["a", 2.0]), "made of real numbers; got"),
     "value complex": (measured(MOMENTS, LAPLACE, [1j, 2.0]), "made of real numbers; got"),
+    "tables complex": (measured(ONE_TABLE, LAPLACE, [[1j, 2, 3]]), "made of real numbers; got"),
+    "tables of texts": (measured(ONE_TABLE, LAPLACE, [["1", "2", "3"]]), "made of real numbers; got"),
+    "value masked": (
+        measured(MOMENTS, LAPLACE, np.ma.masked_array([1, 2], mask=[True, False])),
+        "must be finite; got nan at position 0",
+    ),
+    "guarantee as text": (
+        lambda: nw.Release([GOOD], n=3, stated="epsilon = 1"),
+        "stated must be a guarantee.*got 'eps",
+    ),
     "value ragged": (measured(MOMENTS, LAPLACE, [[1.0], [2.0, 3.0]]), "made of real numbers; got"),
     "measurements None": (lambda: nw.Release(None, n=3), "list of Measurements; got None"),
     "noise as text": (lambda: nw.publish(RECORDS, MOMENTS, "laplace"), "publish needs one of nw.noise.*got 'laplace'"),

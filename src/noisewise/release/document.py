@@ -114,6 +114,10 @@ class Release(eqx.Module):
         self.measurements = (measurements,) if isinstance(measurements, Measurement) else tuple(measurements)
         self.n = check_n(n)
         self.neighbours = check_neighbours(neighbours)
+        if stated is not None and not isinstance(stated, Privacy):
+            raise ValueError(
+                f"stated must be a guarantee such as release.privacy, or None; got {stated!r}. Leave it out: queries and scales say it."
+            )
         self.stated = stated
         if not self.measurements:
             raise ValueError("A Release needs at least one Measurement; got none.")

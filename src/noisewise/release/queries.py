@@ -28,6 +28,7 @@ from noisewise.release.query import (
     Neighbours,
     Norm,
     Query,
+    as_numbers,
     check_neighbours,
     check_norm,
     length,
@@ -148,11 +149,11 @@ class Counts(Query):
         if found == list(self.shapes):
             if any(isinstance(table, jax.core.Tracer) for table in tables):
                 return jnp.concatenate([jnp.ravel(table) for table in tables])
-            return np.concatenate([np.asarray(table, dtype=float).reshape(-1) for table in tables])
+            return np.concatenate([as_numbers(table).reshape(-1) for table in tables])
         if shape == (self.size,):
             return super().flatten(value)
         if len(self.tables) == 1 and shape == self.shapes[0]:
-            return np.asarray(value, dtype=float).reshape(-1)
+            return as_numbers(value).reshape(-1)
         raise ValueError(
             f"The query releases tables of shapes {list(self.shapes)} for {list(self.tables)}; "
             f"got {found}. Give one array for each table, in that order."

@@ -141,12 +141,12 @@ class Column(eqx.Module):
 
 
 def as_numbers(value: Any) -> np.ndarray:
-    """A released value as an array of float64."""
+    """A released value as an array of float64, NaN where it is masked."""
     try:
         array = np.asarray(value)
         if array.dtype.kind not in "biuf":
             raise TypeError
-        return array.astype(float)
+        return np.where(np.ma.getmaskarray(value), np.nan, array) if np.ma.isMaskedArray(value) else array.astype(float)
     except (TypeError, ValueError):
         raise ValueError(f"The released value must be made of real numbers; got {str(value)[:80]!r}.") from None
 
