@@ -45,7 +45,7 @@ def test_a_study_is_run_and_gone_on_with(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["study", "nothing-like-it"], "There is no study 'nothing-like-it'; there are ju-loglinear-means"),
+        (["study", "nothing-like-it"], "There is no study 'nothing-like-it'; there are "),
         (["study", "ju-loglinear-means", "--set", "draws"], "--set takes name=value"),
         (["study", "ju-loglinear-means", "--set", "drows=3"], "no setting 'drows'; it has epsilons"),
         (["study", "ju-loglinear-means", "--replicates", "0"], "replicates must be a whole number of at least 1"),
