@@ -54,6 +54,8 @@ BAD = {
     "covariate_cov must have a prior of dimension 2": lambda: M.LinearRegression(
         covariate_mean=[0, 0], covariate_cov=M.InverseWishart(4, np.eye(3))
     ),
+    "intercept must be True or False; got 'no'": lambda: M.LinearRegression(intercept="no", **REGRESSION),
+    "transforms must say the map of each predictor": lambda: M.LinearRegression(("x",), transforms=3),
     "degrees of freedom .* must exceed 1": lambda: M.InverseWishart(1, np.eye(2)),
 }
 

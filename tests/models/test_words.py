@@ -51,3 +51,9 @@ def test_a_model_of_functions_has_no_expression_and_an_unknown_n_does():
     again = eval(expression(counted), {"nw": nw})
     assert eqx.tree_equal(again, counted, rtol=1e-12, atol=1e-12)
     assert formulas(counted)[-1] == "n between 1 and 4"
+
+
+def test_priors_are_written_in_the_order_in_which_they_are_made():
+    covariance = nw.models.InverseWishart(5, [[1, 0], [0, 2]])
+    model = nw.models.LinearRegression(("x", "z"), covariate_mean=[0, 0], covariate_cov=covariance)
+    assert formulas(model)[-1] == "covariate_cov ~ InverseWishart(5, [[1, 0], [0, 2]])"

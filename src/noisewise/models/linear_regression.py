@@ -77,7 +77,9 @@ class LinearRegression(Model):
             raise ValueError(f"response must not be one of the predictors {self.predictors}; got {response!r}.")
         self.coef_scale = positive(coef_scale, "coef_scale")
         self.variance = variance if isinstance(variance, InverseGamma) else positive(variance, "variance")
-        self.intercept = bool(intercept)
+        if not isinstance(intercept, bool):
+            raise ValueError(f"intercept must be True or False; got {intercept!r}.")
+        self.intercept = intercept
         self.transforms = read_transforms(transforms, self.predictors)
         p = len(self.predictors)
         if (covariate_mean is None) != (covariate_cov is None):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
+
+_LINE = np.array([-np.inf, -0.5, 0.25, np.inf])
 
 
 class Transform(eqx.Module):
@@ -50,15 +53,39 @@ def read_transforms(
     given: Mapping[str, str | Transform] | None, predictors: tuple[str, ...]
 ) -> tuple[tuple[str, Transform], ...]:
     """The transforms of predictors by name, checked."""
+    if given is not None and not isinstance(given, Mapping):
+        raise ValueError(f"transforms must say the map of each predictor, as in {{'x1': 'log'}}; got {given!r}.")
     found = []
     for name, transform in (given or {}).items():
         if name not in predictors:
             raise ValueError(f"transforms names {name!r}, which is not a predictor; the predictors are {predictors}.")
         if isinstance(transform, str) and transform in NAMED:
             transform = NAMED[transform]
+        elif isinstance(transform, Transform):
+            _check(transform)
         if not isinstance(transform, Transform):
             raise ValueError(
                 f"transforms[{name!r}] must be one of {', '.join(map(repr, NAMED))} or a nw.models.Transform; got {transform!r}."
             )
         found.append((name, transform))
     return tuple(found)
+
+
+def _check(transform: Transform) -> None:
+    """A ``ValueError`` unless the functions are written with jax.numpy, undo each other and reach the whole real line."""
+    for name, function in (("forward", transform.forward), ("inverse", transform.inverse)):
+        try:
+            jax.eval_shape(partial(function), jnp.zeros(3))
+        except Exception as error:  # whatever the function raises says why it is none
+            reason = str(error).strip().split("\n")[0]
+            raise ValueError(f"The {name} of a Transform must be written with jax.numpy; it fails: {reason}") from error
+    with jax.ensure_compile_time_eval():
+        low, *inside, high = np.asarray(transform.inverse(jnp.asarray(_LINE)))
+        back = np.asarray(transform.forward(jnp.asarray(inside)))
+    if not np.allclose(sorted([low, high]), [transform.lower, transform.upper]):
+        raise ValueError(
+            f"A Transform must map lower < x < upper, here {transform.lower} and {transform.upper}, onto the whole real line; its "
+            f"inverse maps the real line to {min(low, high):g} < x < {max(low, high):g}. Give these, or another map."
+        )
+    if not np.allclose(back, _LINE[1:3], atol=1e-3):
+        raise ValueError(f"inverse must undo forward; forward of inverse of {_LINE[1:3]} is {back}. Give the inverse.")

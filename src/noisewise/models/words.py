@@ -224,7 +224,9 @@ _FORMULAS: dict[type[Model], Callable[[Any], Sequence[str]]] = {
 
 
 def _prior(law: Any) -> str:
-    return f"{type(law).__name__}({', '.join(_n(value) for value in vars(law).values())})"
+    return (
+        f"{type(law).__name__}({', '.join(_n(getattr(law, name)) for name in inspect.signature(type(law)).parameters)})"
+    )
 
 
 def _n(value: Any) -> str:
