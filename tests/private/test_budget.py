@@ -38,6 +38,8 @@ def test_a_budget_has_one_ledger_whatever_is_done_to_the_object(monkeypatch):
     for thing in (promise, made):
         refuses("cannot be copied or pickled", lambda thing=thing: copy.deepcopy(thing))
         refuses("cannot be copied or pickled", lambda thing=thing: pickle.dumps(thing))
+    with pytest.raises(TypeError):
+        dataclasses.replace(promise)
     for name in ("epsilon", "delta", "neighbours", "_ledger"):
         with pytest.raises(AttributeError):
             setattr(promise, name, 9.0)

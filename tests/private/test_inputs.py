@@ -1,8 +1,11 @@
 """Records in any shape people keep them in give the same run; what is not records, a plan or a number gets a sentence."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 import xarray as xr
 
@@ -44,6 +47,54 @@ def test_a_dict_a_frame_a_data_set_an_array_and_a_stream_give_the_same_run():
     for name, found in draws.items():
         assert np.allclose(found, draws["dict"], rtol=0, atol=1e-12), name
     assert len(kept["stream"]) == N
+
+
+def test_tables_that_are_no_mappings_are_read_and_what_they_hide_is_refused():
+    hidden = np.ma.masked_array(R, mask=np.arange(N) == 3)
+    for records in (pl.DataFrame({"r": R}), pa.table({"r": R}), Stream({"r": R.tolist()}, block=33)):
+        assert sample(CIRCLE, records, made())["posterior"]["theta"].shape == (1, 6, 2)
+    one = made()
+    missing = [None, *R[1:].tolist()]
+    for records in (
+        {"r": hidden},
+        Stream({"r": hidden}, block=33),
+        pl.DataFrame({"r": missing}),
+        pa.table({"r": missing}),
+    ):
+        refuses("NaN or infinite", lambda records=records: sample(CIRCLE, records, one))
+    refuses("columns by name", lambda: Stream(R))
+    refuses("along its first axis", lambda: Stream({"r": 3.0}))
+    refuses("must hold real numbers", lambda: Stream({"r": np.full(N, "a")}))
+    assert one.budget.spent_epsilon() == 0
+
+
+def test_records_that_no_parameter_can_give_are_refused_before_anything_is_charged():
+    """Their log likelihood is -inf or no number everywhere, and so is no ratio: they counted as zero, and a run of such records alone
+    gave the prior."""
+    one, counts = made(), np.arange(N)
+    refuses("3 of the 80 records are impossible", lambda: sample(nw.models.Poisson(1, 1), {"x": counts - 3}, one))
+    logs = targets.from_functions(
+        lambda theta, record: jnp.log(record["x"]) * theta["m"],
+        lambda theta: -(theta["m"] ** 2),
+        initial={"m": 0.5},
+        columns="x",
+    )
+    refuses("5 of the 80 records are impossible", lambda: sample(logs, Stream({"x": counts - 4.0}, block=33), one))
+    assert one.budget.spent_epsilon() == 0
+    assert sample(nw.models.Poisson(1, 1), {"x": counts % 3}, one)["posterior"]["rate"].shape == (1, 6)
+
+
+def test_the_generator_is_the_documented_one_whatever_jax_was_set_to():
+    def go():
+        return sample(CIRCLE, {"r": R}, made(), testing=True, random_seed=1)["posterior"]["theta"].values
+
+    usual = go()
+    before = jax.config.jax_default_prng_impl
+    jax.config.update("jax_default_prng_impl", "rbg")
+    try:
+        assert np.array_equal(go(), usual)
+    finally:
+        jax.config.update("jax_default_prng_impl", before)
 
 
 def test_what_is_not_records_a_plan_or_a_number_is_refused_with_a_sentence():
@@ -125,6 +176,8 @@ def test_a_gradient_noise_that_alone_spends_the_budget_is_named():
 
 def test_tuning_on_nothing_or_on_what_is_not_a_sampler_is_refused():
     refuses("tune takes a sampler", lambda: tune(CIRCLE, "penalty", {"r": R}, n=N))
+    refuses("clipped must be", lambda: tune(CIRCLE, Penalty(), {"r": R}, n=N, clipped="a"))
+    refuses("sigma must be", lambda: tune(CIRCLE, Penalty(), {"r": R}, n=N, sigma=-1.0))
     refuses("no synthetic records", lambda: tune(CIRCLE, Penalty(), {"r": R[:0]}, n=N))
     refuses("lack the columns", lambda: tune(CIRCLE, Penalty(), {"x": R}, n=N))
     refuses("initvals must name", lambda: tune(CIRCLE, Penalty(), {"r": R}, n=N, initvals={"m": 0.0}))

@@ -334,6 +334,20 @@ def test_oneshot_spends_all_that_is_left_and_no_more():
     assert step.sensitivity == 12 / N
     assert float(tree["observed_data"]["noise_sd"]) == pytest.approx(step.scale, rel=1e-6)
     refuses("wider than the radius", lambda: oneshot(TARGET, RECORDS, promise, n=N, centre=[0.0], radius=6.0))
+    alone = budget(4.0)
+    oneshot(TARGET, RECORDS, alone, n=N, centre=[0.0], radius=6.0)
+    refuses("wider than the radius", lambda: oneshot(TARGET, RECORDS, alone, n=N, centre=[0.0], radius=6.0))
+    refuses("oneshot takes a Budget", lambda: oneshot(TARGET, RECORDS, 4.0, n=N, centre=[0.0], radius=6.0))
+
+
+@pytest.mark.parametrize("accountant", ["tight", "zcdp", "rdp_improved"])
+def test_the_noise_found_for_many_iterations_affords_not_one_more(accountant):
+    wanted = Penalty(clip=4.0, proposal=0.1)
+    made = plan(wanted, budget(), n=N, iterations=50_000, accountant=accountant)
+    assert plan(made.method, budget(), n=N, accountant=accountant).iterations == 50_000
+    if accountant == "tight":
+        least = math.sqrt(50_000 / (2 * N * nw.private.accounting.max_mu(4.0, 1e-5)))
+        assert made.noise == pytest.approx(least, rel=1e-11)
 
 
 # Targets ---------------------------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, field
 from typing import Literal, NoReturn
 
 from noisewise.private.accounting import checked_delta, checked_epsilon
@@ -14,7 +13,6 @@ from noisewise.private.ledger import AccountantName, Step, choose, spent_delta, 
 Neighbours = Literal["replace_one", "add_remove_one"]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class Budget:
     """An (epsilon, delta) promise about one data set, spent once.
 
@@ -32,22 +30,31 @@ class Budget:
 
     epsilon: float
     delta: float
-    _: KW_ONLY
-    neighbours: Neighbours = "replace_one"
-    _ledger: list[Step] = field(init=False, default_factory=list)
-    _lock: threading.Lock = field(init=False, default_factory=threading.Lock)
-    _process: int = field(init=False, default_factory=os.getpid)
+    neighbours: Neighbours
+    _ledger: list[Step]
+    _lock: threading.Lock
+    _process: int
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", checked_epsilon(self.epsilon))
-        object.__setattr__(self, "delta", checked_delta(self.delta))
-        if self.neighbours not in ("replace_one", "add_remove_one"):
-            raise ValueError(f"neighbours must be 'replace_one' or 'add_remove_one'; got {self.neighbours!r}.")
-        if self.neighbours == "add_remove_one":
+    def __init__(self, epsilon: float, delta: float, *, neighbours: Neighbours = "replace_one") -> None:
+        if neighbours not in ("replace_one", "add_remove_one"):
+            raise ValueError(f"neighbours must be 'replace_one' or 'add_remove_one'; got {neighbours!r}.")
+        if neighbours == "add_remove_one":
             raise ValueError(
                 "the private samplers protect under neighbours='replace_one': n is public and in the scale of their noise. "
                 "An add_remove_one promise needs a release with a noisy count: use nw.publish."
             )
+
+        vars(self).update(
+            epsilon=checked_epsilon(epsilon),
+            delta=checked_delta(delta),
+            neighbours=neighbours,
+            _ledger=[],
+            _lock=threading.Lock(),
+            _process=os.getpid(),
+        )
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"a budget cannot be changed: {name} was set when it was made. State a new one.")
 
     def __reduce__(self) -> NoReturn:
         raise ValueError(

@@ -31,11 +31,11 @@ import noisewise
 from noisewise.private.accounting import checked_whole
 from noisewise.private.budget import Budget
 from noisewise.private.clipping import clip_gradients, unit_bits
-from noisewise.private.ledger import GaussianStep
+from noisewise.private.ledger import GaussianStep, choose
 from noisewise.private.mechanism import noisy
-from noisewise.private.plan import checked_n, least
-from noisewise.private.records import Stream, Table
-from noisewise.private.sample import matched_table, os_keys, seeded_keys
+from noisewise.private.plan import checked_n, least, slack
+from noisewise.private.records import Stream, Table, as_numbers
+from noisewise.private.sample import RANDOM, matched_table, os_keys, seeded_keys
 from noisewise.private.targets import Banana, Gaussian, as_target
 from noisewise.run import check_seed
 
@@ -69,7 +69,9 @@ def oneshot(
     if random_seed is not None and not testing:
         raise ValueError("a private release takes no seed: leave random_seed out, or say testing=True.")
     target, n = normal(target), checked_n(n)
-    middle = jnp.asarray(centre, dtype=float)
+    if not isinstance(budget, Budget):
+        raise ValueError(f"oneshot takes a Budget(epsilon, delta); got {budget!r}.")
+    middle = jnp.asarray(as_numbers(centre, "centre"))
     if middle.shape != (target.size,) or not bool(jnp.all(jnp.isfinite(middle))):
         raise ValueError(f"centre must be {target.size} finite public numbers; got {centre!r}.")
     if not isinstance(radius, Real) or not math.isfinite(radius) or radius <= 0:
@@ -77,7 +79,9 @@ def oneshot(
     draws = checked_whole(draws, "draws")
     keys = os_keys if random_seed is None else seeded_keys(check_seed(random_seed))
     table = matched_table(target, records, n, None)
-    multiplier = least(lambda value: budget.allows([GaussianStep(sensitivity=1.0, scale=value)]))
+    multiplier = least(
+        lambda value: budget.allows([GaussianStep(1.0, value)]), slack(choose([*budget.ledger, GaussianStep(1.0, 1.0)]))
+    )
     step = GaussianStep(sensitivity=2 * radius / n, scale=2 * radius / n * multiplier * (1 + 1e-12))
     if step.scale > radius:
         raise ValueError(
@@ -85,7 +89,7 @@ def oneshot(
             "the release would say nothing. State a new budget."
         )
     budget.spend([step])
-    releasing, drawing = (jax.random.wrap_key_data(data) for data in jnp.asarray(keys(0, 1, 2))[0])
+    releasing, drawing = (jax.random.wrap_key_data(data, impl=RANDOM) for data in jnp.asarray(keys(0, 1, 2))[0])
     bits = unit_bits(n)
     total = table.total(lambda part: clip_gradients(part["x"] - middle, jnp.asarray(radius), bits))
     unit = radius / 2.0**bits / n

@@ -70,7 +70,8 @@ def for_each(value: Array, size: int, name: str) -> Float[Array, " d"]:
 def known(value: Array | None, name: str) -> Array:
     """A setting that must be there by now."""
     if value is None:
-        raise ValueError(f"the sampler has no {name}: give {name}=..., or let nw.private.plan find it.")
+        finder = "plan" if name in ("noise", "gradient_noise") else "tune"
+        raise ValueError(f"the sampler has no {name}: give {name}=..., or let nw.private.{finder} find it.")
     return value
 
 

@@ -118,7 +118,7 @@ def plan(
         one = spent_epsilon(once, budget.delta, name)
         raise ValueError(
             f"the budget allows no iteration: a single one costs epsilon = {one:.4g} at delta = {budget.delta:g}, and of "
-            f"{budget.epsilon:g} there was spent {budget.spent_epsilon():.4g}. Add noise, lower the batch, or state a larger budget."
+            f"{budget.epsilon:g} there was spent {budget.spent_epsilon():.4g}. Add noise, choose another batch, or state a larger budget."
         )
     if iterations is not None:
         raise ValueError(
@@ -138,21 +138,26 @@ def checked_n(n: int | None) -> int:
 
 
 def with_least_noise(method: Method, budget: Budget, n: int, iterations: int, accountant: AccountantName) -> Any:
-    """The method with the least noise at which this many iterations fit, to a relative 1e-4, on the affordable side."""
+    """The method with the least noise at which this many iterations fit, on the affordable side."""
+    name = choose([*budget.ledger, *method.with_noise(1.0).steps(n)], accountant)
 
     def fits(noise: float) -> bool:
         steps = [*budget.ledger, *repeated(method.with_noise(noise).steps(n), iterations)]
-        name = choose(steps, accountant)
         try:
             return spent_delta(steps, budget.epsilon, name) <= budget.delta
         except ValueError:  # a single release loses more than a privacy-loss grid can hold
             return False
 
-    return method.with_noise(least(fits))
+    return method.with_noise(least(fits, slack(name)))
 
 
-def least(fits: Callable[[float], bool]) -> float:
-    """The least positive number that fits, to a relative 1e-4 and on the side that does; ``fits`` is monotone."""
+def slack(accountant: AccountantName) -> float:
+    """How closely the least noise is found, relatively: as closely as numbers allow, or, where each try costs a second, to 1e-4."""
+    return 1e-4 if accountant.startswith("pld") else 1e-13
+
+
+def least(fits: Callable[[float], bool], slack: float) -> float:
+    """The least positive number that fits, to a relative ``slack`` and on the side that does; ``fits`` is monotone."""
     high = 1.0
     while not fits(high):
         high *= 4
@@ -164,7 +169,7 @@ def least(fits: Callable[[float], bool]) -> float:
     low = high / 4
     while fits(low):
         low, high = low / 4, low
-    while high / low > 1 + 1e-4:
+    while high / low > 1 + slack:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if fits(middle) else (middle, high)
     return high

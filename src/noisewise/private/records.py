@@ -90,7 +90,14 @@ class Stream(eqx.Module):
     source: _Source = eqx.field(static=True)
 
     def __init__(self, columns: Mapping[str, np.ndarray], *, block: int = 65_536) -> None:
-        self.source = _Source(_checked(columns), checked_whole(block, "block"))
+        if not hasattr(columns, "keys"):
+            raise ValueError(f"a Stream takes columns by name, a dict of arrays; got {type(columns).__name__}.")
+        named = {name: column if hasattr(column, "shape") else np.asarray(column) for name, column in columns.items()}
+        for name, column in named.items():
+            as_column(
+                column[:0] if len(column.shape) else column, name
+            )  # the kind and shape; the values are read later
+        self.source = _Source(_checked(named), checked_whole(block, "block"))
 
     @property
     def n(self) -> int:
@@ -104,7 +111,7 @@ class Stream(eqx.Module):
         """The records, a block at a time."""
         for start in range(0, self.n, self.source.block):
             yield {
-                name: np.asarray(column[start : start + self.source.block], dtype=float)
+                name: as_numbers(column[start : start + self.source.block], f"the column {name!r}")
                 for name, column in self.source.columns.items()
             }
 
@@ -199,7 +206,9 @@ def make_table(
 
 
 def as_numbers(values: Any, what: str) -> np.ndarray:
-    """Real numbers of any type as float64."""
+    """Real numbers of any type as float64, with NaN where a masked array hides one."""
+    if isinstance(values, np.ma.MaskedArray) and values.dtype.kind in "biuf":
+        values = np.ma.filled(values.astype(float), np.nan)
     numbers = np.asarray(values)
     if numbers.dtype.kind == "O":
         with contextlib.suppress(TypeError, ValueError):

@@ -28,9 +28,13 @@ from noisewise.private.minibatch import MinibatchPenalty
 from noisewise.private.plan import Method, Plan
 from noisewise.private.records import Stream, Table, as_column, as_numbers, checked_finite, make_table
 from noisewise.private.target import Target, as_target
+from noisewise.release.tables import column_names
 from noisewise.run import check_seed
+from noisewise.typing import Records
 
 CHUNK = 256
+RANDOM = "threefry2x32"
+"""The generator that expands a key, whatever JAX's default was set to."""
 KeyData: TypeAlias = UInt32[np.ndarray, "steps chains 2"]
 KeySource: TypeAlias = Callable[[int, int, int], KeyData]
 
@@ -90,6 +94,7 @@ def sample(
     table = matched_table(target, records, plan.n, devices)
     start = starting_points(target, initvals, chains)
     rehearse(method, target, table, start, probe=testing)
+    refuse_impossible(target, table, start)
     plan.budget.spend(plan.steps(each * chains), plan.accountant)
     draws, stats = run(method, target, table, start, each, source, probe=testing)
     kept = int(discard * each)
@@ -113,6 +118,29 @@ def rehearse(
             f"the target cannot be evaluated on these records: {str(error).splitlines()[0]}. Compare the shapes of the columns with "
             "what its log likelihood reads."
         ) from error
+
+
+def refuse_impossible(target: Target, table: Table | Stream, start: Float[Array, "chains d"]) -> None:
+    """Refuse records that are impossible wherever it was looked: their ratios are no numbers and would count as zero, in silence."""
+    lost = int(_impossible(target, table, start))
+    if lost:
+        elsewhere = " nor at draws from the prior" if jax.eval_shape(target.tries).size else ""
+        raise ValueError(
+            f"{lost} of the {table.n} records are impossible for the target: their log likelihood is not finite at the starting point"
+            f"{elsewhere}. Look for values of {list(target.columns)} outside the support, or start where every record is possible."
+        )
+
+
+@eqx.filter_jit
+def _impossible(target: Target, table: Table | Stream, start: Float[Array, "chains d"]) -> Float[Array, ""]:
+    points = jnp.concatenate([start[:1], target.tries()])
+
+    def nowhere(records: Records) -> Array:
+        there = jax.lax.map(lambda point: jnp.isfinite(target.log_likelihoods(point, records)), points)
+        return 1.0 - jnp.any(there, axis=0)
+
+    total: Float[Array, ""] = table.total(nowhere)
+    return total
 
 
 def per_chain(plan: Plan, chains: int) -> int:
@@ -150,6 +178,9 @@ def matched_columns(target: Target, records: Mapping[str, Any] | np.ndarray | Ar
     """The columns the target reads, as finite real numbers of the shapes it wants; an array is the one column there is."""
     if isinstance(records, np.ndarray | jax.Array) and len(target.columns) == 1:
         records = {target.columns[0]: records}
+    if not hasattr(records, "keys") and hasattr(records, "columns"):  # a table that is no mapping: polars, Arrow
+        table: Any = records
+        records = {name: table[name] for name in column_names(table)}
     if isinstance(records, np.ndarray | jax.Array) or not hasattr(records, "keys"):
         raise ValueError(
             f"the records must be columns by name, a dict of arrays or a Stream of them; got {type(records).__name__}. The target reads "
@@ -212,7 +243,8 @@ def seeded_keys(seed: int) -> KeySource:
 @jax.jit
 def _folded(seed: Array, iterations: Array, chains: Array) -> Array:
     def one(iteration: Array, chain: Array) -> Array:
-        return jax.random.key_data(jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), chain), iteration))
+        chosen = jax.random.fold_in(jax.random.key(seed, impl=RANDOM), chain)
+        return jax.random.key_data(jax.random.fold_in(chosen, iteration))
 
     return jax.vmap(lambda iteration: jax.vmap(lambda chain: one(iteration, chain))(chains))(iterations)
 
@@ -230,7 +262,7 @@ def advance(
     """``steps`` iterations of every chain, at most a chunk: one programme for any number of iterations, seed or setting."""
 
     def one(data: Array, state: Any) -> tuple[Any, dict[str, Array]]:
-        return method.step(jax.random.wrap_key_data(data), state, target, table, probe=probe)
+        return method.step(jax.random.wrap_key_data(data, impl=RANDOM), state, target, table, probe=probe)
 
     def iterate(index: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
         state, seen = carry

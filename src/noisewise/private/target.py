@@ -26,6 +26,7 @@ from noisewise.models.base import Model
 from noisewise.typing import Records, Theta
 
 _UNROLL = 8
+_TRIES = 8
 
 
 def as_float(value: Any) -> Array:
@@ -110,6 +111,10 @@ class Target(eqx.Module):
     def check(self, columns: Mapping[str, np.ndarray]) -> None:
         """Refuse columns that are not what the target reads; by default all are taken."""
         return None
+
+    def tries(self) -> Float[Array, "k d"]:
+        """Points besides the starting ones where a record may be possible; none by default."""
+        return jnp.zeros((0, self.size))
 
 
 class Functions(Target):
@@ -253,6 +258,10 @@ class FromModel(Target):
         for name, count in self.model.level_counts.items():
             if name in columns and not np.all(np.isin(columns[name], np.arange(count))):
                 raise ValueError(f"the column {name!r} must hold the codes 0 to {count - 1}; recode it first.")
+
+    def tries(self) -> Float[Array, "k d"]:
+        keys = jax.random.split(jax.random.key(0), _TRIES)
+        return jax.lax.map(lambda key: self.model.unconstrain(self.model.sample_prior(key)), keys)
 
     def _kinds(self) -> dict[str, Any]:
         """The type of each column of the model's records; none are known of a model that makes no records."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import jax
@@ -28,7 +29,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.optimize import minimize
 
-from noisewise.private.accounting import checked_whole
+from noisewise.private.accounting import checked_positive, checked_whole
 from noisewise.private.barker import Barker
 from noisewise.private.hmc import HMC
 from noisewise.private.minibatch import MinibatchPenalty
@@ -77,8 +78,9 @@ def tune(
     True
     """
     target, n = as_target(target), checked_n(n)
-    if not 0 <= clipped < 1:
-        raise ValueError(f"clipped must lie in [0, 1); got {clipped!r}.")
+    if not isinstance(clipped, Real) or not 0 <= clipped < 1:
+        raise ValueError(f"clipped must be a number in [0, 1); got {clipped!r}.")
+    sigma = checked_positive(sigma, "sigma")
     if not isinstance(method, Penalty | MinibatchPenalty | Barker | HMC):
         raise ValueError(f"tune takes a sampler, such as Penalty(); got {method!r}.")
     columns = {name: jnp.asarray(column) for name, column in matched_columns(target, synthetic).items()}
