@@ -75,11 +75,24 @@ def test_impossible_analyses_are_refused(estimates, variances, how, says):
 def test_too_few_tables_are_refused():
     with pytest.raises(ValueError, match="keep_latent"):
         nw.combine([{"x": np.ones(3)}], lambda table: (1.0, 1.0))
+    two = [{"x": np.ones(3)}, {"x": np.zeros(3)}]
+    with pytest.raises(ValueError, match=r"must return a pair.*got 1\.0"):
+        nw.combine(two, lambda table: 1.0)
+    with pytest.raises(ValueError, match="must be numbers"):
+        nw.combine(two, lambda table: ("high", 1.0))
+    with pytest.raises(ValueError, match="analysis must be a function"):
+        nw.combine(two, 3)
+    with pytest.raises(ValueError, match="the list of imputed tables"):
+        nw.combine(xr.DataTree(), lambda table: (1.0, 1.0))
+    with pytest.raises(ValueError, match="complete_df must be positive; got 'n - 1'"):
+        nw.combine(two, lambda table: (1.0, 1.0), complete_df="n - 1")
     with pytest.raises(ValueError, match="level"):
         rubin([1.0, 2.0], [1.0, 1.0]).interval(95)
 
 
 def test_a_result_without_databases_is_refused():
+    with pytest.raises(ValueError, match=r"takes the result of nw\.sample"):
+        nw.impute("result.nc")
     with pytest.raises(ValueError, match="keep_latent=20"):
         nw.impute(xr.DataTree.from_dict({"posterior": xr.Dataset()}))
 

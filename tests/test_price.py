@@ -14,6 +14,7 @@ import noisewise as nw
 from noisewise.engines import augmentation
 from noisewise.engines.surrogate import Surrogate
 from noisewise.pricing import Price
+from noisewise.result import document_of
 
 PARTS = ("prior", "sampling", "clamping", "noise", "lost_to_clamping", "lost_to_noise")
 
@@ -167,6 +168,12 @@ def test_results_of_something_else_are_refused():
     other = nw.Release([nw.Measurement(WIDE, nw.noise.Gaussian(12.0), [21.0])], n=N)
     with pytest.raises(ValueError, match="another release"):
         nw.price(tree, model, other)
+    wide = nw.Release([nw.Measurement(WIDE, nw.noise.Gaussian(13.0), [20.0])], n=N)
+    document = xr.Dataset(attrs={"document": document_of(release)})
+    with pytest.raises(ValueError, match="its values are the same"):
+        nw.price(xr.DataTree.from_dict({**tree.to_dict(), "release": document}), model, wide)
+    with pytest.raises(ValueError, match=r"result of nw\.sample first"):
+        nw.price(0.3, model, release)
     with pytest.raises(ValueError, match="another model"):
         nw.price(tree, nw.models.Poisson(1, 1), release)
     counted = nw.queries.Moments({"x": nw.Column(-5, 5)}, [{}, {"x": 1}])

@@ -44,6 +44,8 @@ def impute(tree: xr.DataTree) -> list[Table]:
     >>> len(tables), tables[0]["x"].shape
     (20, (30,))
     """
+    if not hasattr(tree, "children"):
+        raise ValueError(f"nw.impute takes the result of nw.sample(..., keep_latent=20); got {str(tree)[:80]}.")
     if "latent_data" not in tree.children:
         raise ValueError(
             "This result holds no imputed databases; draw them with nw.sample(..., keep_latent=20, "
@@ -110,9 +112,18 @@ def combine(
     >>> float(combined.estimate), round(float(combined.variance), 4)
     (2.0, 2.3333)
     """
+    if not isinstance(tables, Sequence) or not all(isinstance(table, Mapping) for table in tables):
+        raise ValueError(f"tables must be the list of imputed tables that nw.impute(dt) gives; got {str(tables)[:80]}.")
+    if not callable(analysis):
+        raise ValueError(
+            f"analysis must be a function of one table that returns an estimate and its variance; got {analysis!r}."
+        )
     if len(tables) < 2:
         raise ValueError(f"Rubin's rules need at least 2 imputed databases; got {len(tables)}. Ask for keep_latent=20.")
     results = [analysis(table) for table in tables]
+    wrong = [result for result in results if not isinstance(result, tuple | list) or len(result) != 2]
+    if wrong:
+        raise ValueError(f"analysis must return a pair, an estimate and its variance; got {wrong[0]!r}.")
     return rubin([q for q, _ in results], [u for _, u in results], complete_df=complete_df)
 
 
@@ -122,7 +133,12 @@ def rubin(estimates: Any, variances: Any, *, complete_df: float = np.inf) -> Com
     >>> rubin([1.0, 2.0, 3.0], [1.0, 1.0, 1.0]).df.round(3)
     np.float64(6.125)
     """
-    q, u = np.asarray(estimates, dtype=float), np.asarray(variances, dtype=float)
+    try:
+        q, u = np.asarray(estimates, dtype=float), np.asarray(variances, dtype=float)
+    except (TypeError, ValueError):
+        raise ValueError(
+            "Estimates and variances must be numbers, or arrays of one shape for every table; check the analysis."
+        ) from None
     if q.shape != u.shape or q.ndim < 1 or q.shape[0] < 2:
         raise ValueError(
             "Estimates and variances need one shape, with at least 2 imputations along the first axis; got "
@@ -130,7 +146,7 @@ def rubin(estimates: Any, variances: Any, *, complete_df: float = np.inf) -> Com
         )
     if not np.all(np.isfinite(q)) or not np.all(np.isfinite(u)) or np.any(u < 0):
         raise ValueError("Estimates must be finite and variances finite and not negative; check the analysis.")
-    if not complete_df > 0:
+    if isinstance(complete_df, bool) or not isinstance(complete_df, int | float | np.number) or not complete_df > 0:
         raise ValueError(f"complete_df must be positive; got {complete_df!r}. Records cannot be fewer than parameters.")
     m = q.shape[0]
     within, between = u.mean(axis=0), q.var(axis=0, ddof=1)

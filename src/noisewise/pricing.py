@@ -44,7 +44,7 @@ from noisewise.models.base import Model
 from noisewise.models.unknown_size import UnknownSize
 from noisewise.release.document import Release
 from noisewise.release.mechanism import AdditiveNoise
-from noisewise.result import ConvergenceWarning, judge, smallest_ess
+from noisewise.result import ConvergenceWarning, document_of, judge, smallest_ess
 from noisewise.run import START, Settings, check_seed, run_kernel
 from noisewise.typing import Key, Theta
 
@@ -152,6 +152,10 @@ def price(
 
 
 def _check(tree: xr.DataTree, model: Model, release: Release) -> None:
+    if not hasattr(tree, "children") or not {"posterior", "observed_data"} <= set(tree.children):
+        raise ValueError(
+            f"nw.price takes the result of nw.sample first, then its model and release; got {str(tree)[:80]}."
+        )
     if isinstance(model, UnknownSize) or release.n is None:
         raise ValueError("nw.price counts records lost out of n, so it needs a release with a known n.")
     others = [
@@ -174,6 +178,12 @@ def _check(tree: xr.DataTree, model: Model, release: Release) -> None:
             raise ValueError(
                 f"The result was made from another release: {name!r} differs. Give the release it was made from."
             )
+    known = tree["release"].attrs.get("document", "") if "release" in tree.children else ""
+    if str(known).startswith("{") and known != document_of(release):
+        raise ValueError(
+            "The result was made from another release: its values are the same, but its n, its queries or its noise are not. Give "
+            "the release it was made from."
+        )
 
 
 class TotalsKernel(Kernel):
