@@ -11,6 +11,10 @@ import noisewise as nw
 
 KEY = jax.random.key(6)
 LOGISTIC = nw.direct.CustomBase(jax.nn.sigmoid, lambda p: jnp.log(p) - jnp.log1p(-p))
+TWO_MODES = nw.direct.UnimodalWeight(
+    lambda x, m: jnp.logaddexp(-((x - m) ** 2), -((x + m) ** 2)), jnp.array([5.0, 3.0])
+)
+ENDLESS = nw.direct.UnimodalWeight(lambda x: 0.5 * x)
 GUMBEL = nw.direct.UnimodalWeight(lambda x: -(x + jnp.exp(-x)))
 
 
@@ -54,10 +58,43 @@ def test_a_user_s_integer_law_gives_the_summed_one():
 
 
 @pytest.mark.parametrize(
+    "log_weight",
+    [
+        jax.nn.log_sigmoid,
+        lambda x: jax.nn.log_sigmoid(-x),
+        lambda x: -jnp.log1p(x**2),
+        lambda x: -1e6 * (x - 1e-6) ** 2,
+        lambda x: -(jnp.abs(x - 1e7) ** 3),
+    ],
+)
+def test_weights_of_one_mode_or_one_plateau_are_not_refused(log_weight):
+    nw.direct.UnimodalWeight(log_weight).check()
+
+
+@pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda: nw.direct.UnimodalWeight(3.0), "logarithm of the weight must be a function"),
-        (lambda: nw.direct.CustomBase("cdf", jnp.log), "cdf of a base must be a function"),
+        (lambda: nw.direct.UnimodalWeight(3.0), "logarithm of the weight must be an elementwise function"),
+        (lambda: nw.direct.CustomBase("cdf", jnp.log), "cdf of a base must be an elementwise function"),
+        (lambda: nw.direct.UnimodalWeight(lambda x: -np.abs(x)), "written with jax.numpy.*which fails"),
+        (lambda: nw.direct.UnimodalWeight(lambda x: -jnp.sum(x**2)), r"makes shape \(\) of 3 numbers"),
+        (lambda: nw.direct.UnimodalWeight(lambda x, m, s: -((x - m) ** 2), 1.0), "missing 1 required"),
+        (lambda: nw.direct.CustomBase(stats.norm.cdf, stats.norm.ppf), "cdf of a base.*written with jax.numpy"),
+        (lambda: nw.direct.CustomBase(jax.nn.sigmoid, lambda p: p), "quantile must be the inverse"),
+        (lambda: nw.direct.CustomBase(lambda p: jnp.log(p) - jnp.log1p(-p), jax.nn.sigmoid), "cdf must rise from 0"),
+        (
+            lambda: nw.direct.CustomBase(
+                jax.nn.sigmoid,
+                LOGISTIC.quantile,
+                survival=jax.nn.sigmoid,
+                upper_quantile=LOGISTIC.quantile,
+            ),
+            "survival must be 1 - cdf",
+        ),
+        (lambda: nw.direct.TransformedNormalWeight(0.0, 1.0, jnp.sqrt, jnp.square, lower=0.0), "onto the whole real"),
+        (lambda: nw.direct.TransformedNormalWeight(0.0, 1.0, jnp.log, jnp.exp), "to 0 < x < inf"),
+        (lambda: nw.direct.sample(KEY, TWO_MODES, nw.noise.Laplace(1.0), 3), "falls and rises again"),
+        (lambda: nw.direct.sample(KEY, ENDLESS, nw.noise.Laplace(1.0), 3), "must have a largest value"),
         (lambda: nw.direct.sample(KEY, lambda x: -(x**2), LOGISTIC, 3), "becomes one by nw.direct.UnimodalWeight"),
         (lambda: nw.direct.sample(KEY, GUMBEL, LOGISTIC, 3, method="strips"), "needs a base of known slope"),
         (lambda: nw.direct.log_target(GUMBEL, LOGISTIC, jnp.zeros(2)), "has no log_density"),

@@ -128,6 +128,8 @@ def test_size_comes_before_the_batch_and_seeds_repeat():
     draws = [nw.direct.sample(jax.random.key(7), weight, base, (5, 4), method="exact") for _ in range(2)]
     assert draws[0].shape == (5, 4, 2, 3)
     assert bool(jnp.all(draws[0] == draws[1]))
+    counted = nw.direct.sample(jax.random.key(7), weight, base, np.array([5, 4]), method="exact", knots=np.int64(100))
+    assert bool(jnp.all(counted == draws[0]))
 
 
 WEIGHT, BASE = nw.direct.NormalWeight(0.0, 1.0), nw.noise.Laplace(1.0)
@@ -142,7 +144,16 @@ WEIGHT, BASE = nw.direct.NormalWeight(0.0, 1.0), nw.noise.Laplace(1.0)
         (lambda: nw.direct.Uniform(1.0, 1.0), "lower must be below upper"),
         (lambda: nw.direct.sample(jax.random.key(0), WEIGHT, BASE, 3, method="fast"), "method 'fast' is not known"),
         (lambda: nw.direct.sample(jax.random.key(0), WEIGHT, BASE, -3), "size must be"),
+        (lambda: nw.direct.sample(jax.random.key(0), WEIGHT, BASE, 2.5), "size must be .* got 2.5"),
+        (lambda: nw.direct.sample(jax.random.key(0), WEIGHT, BASE, None), "size must be .* got None"),
+        (lambda: nw.direct.sample(0, WEIGHT, BASE, 3), r"key must be a random key of JAX; got 0.*key\(seed\)"),
         (lambda: nw.direct.sample(jax.random.key(0), WEIGHT, BASE, 3, knots=1), "knots must be"),
+        (lambda: nw.direct.sample(jax.random.key(0), WEIGHT, BASE, 3, knots="many"), "knots must be .* got 'many'"),
+        (
+            lambda: nw.direct.sample(jax.random.key(0), WEIGHT, BASE, 3, released="x"),
+            "released must be finite; got 'x'",
+        ),
+        (lambda: nw.direct.NormalWeight("x", 1.0), "mu must be finite; got 'x'"),
         (lambda: nw.direct.sample(jax.random.key(0), WEIGHT, BASE, 3, released=np.nan), "released must be finite"),
         (
             lambda: nw.direct.sample(

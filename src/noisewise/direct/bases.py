@@ -38,6 +38,9 @@ from noisewise.direct.weights import Pair, parameter
 from noisewise.release import noise
 
 Uniforms = tuple[Array, Array]
+_SHARES = np.array([0.13, 0.31, 0.57, 0.79, 0.93])
+_CLOSE = 1e-3
+_FAR = 1e6
 
 
 class Base(eqx.Module):
@@ -270,10 +273,39 @@ class CustomBase(Base):
     integers: bool = eqx.field(static=True, default=False)
 
     def __check_init__(self) -> None:
-        check_function(self.cdf, "The cdf of a base")
-        check_function(self.quantile, "The quantile function of a base")
+        check_function(self.cdf, "The cdf of a base", self.parameters)
+        check_function(self.quantile, "The quantile function of a base", self.parameters)
         if (self.survival is None) != (self.upper_quantile is None):
             raise ValueError("survival and upper_quantile go together; got one of them. Give both, or neither.")
+        for name in ("survival", "upper_quantile", "log_density"):
+            if getattr(self, name) is not None:
+                check_function(getattr(self, name), f"The {name} of a base", self.parameters)
+        if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(self.parameters)):
+            self._check_inverses()
+
+    def _check_inverses(self) -> None:
+        """That the quantiles are those of the distribution function, at the first target."""
+        first = jax.tree.map(lambda leaf: jnp.ravel(jnp.asarray(leaf))[0], self.parameters)
+        p = jnp.asarray(_SHARES)
+        with jax.ensure_compile_time_eval():
+            at = call(self.quantile, p, first)
+            reached, far = call(self.cdf, at, first), call(self.cdf, jnp.array([-_FAR, _FAR]), first)
+            if not bool(jnp.all((far > -_CLOSE) & (far < 1 + _CLOSE) & (far[0] <= far[1]))):
+                raise ValueError(f"cdf must rise from 0 to 1; got {np.asarray(far)} at {-_FAR:g} and {_FAR:g}.")
+            before = call(self.cdf, at - 1, first) if self.integers else reached
+            if not bool(jnp.all((reached > p - _CLOSE) & (before < p + _CLOSE) & (at[0] <= at[-1]))):
+                raise ValueError(
+                    f"quantile must be the inverse of an increasing cdf; the quantiles {np.asarray(at)} of {np.asarray(p)} are at "
+                    f"{np.asarray(reached)} of the distribution function."
+                )
+            if self.survival is not None and self.upper_quantile is not None:
+                above, high = call(self.survival, at, first), call(self.upper_quantile, 1 - p, first)
+                apart = jnp.abs(call(self.cdf, high, first) - reached)
+                if not bool(jnp.all(jnp.abs(above + reached - 1) < _CLOSE) & (self.integers | jnp.all(apart < _CLOSE))):
+                    raise ValueError(
+                        "survival must be 1 - cdf, and upper_quantile its inverse; at the quantiles of "
+                        f"{np.asarray(p)} survival is {np.asarray(above)}."
+                    )
 
     @property
     def discrete(self) -> bool:
@@ -282,10 +314,10 @@ class CustomBase(Base):
     def _ends(self, lower: Array, upper: Array) -> tuple[Array, Array, Array, Array, Array]:
         if self.integers:
             lower, upper = jnp.floor(lower), jnp.ceil(upper) - 1
-        low, high = call(self.cdf, lower, self.parameters), call(self.cdf, upper, self.parameters)
+        low, high = (_at(self.cdf, end, self.parameters, 1.0) for end in (lower, upper))
         if self.survival is None:
             return low, high, low, high, jnp.zeros_like(low, dtype=bool)
-        above, below = call(self.survival, upper, self.parameters), call(self.survival, lower, self.parameters)
+        above, below = (_at(self.survival, end, self.parameters, 0.0) for end in (upper, lower))
         return low, high, above, below, low > 0.5
 
     def log_interval(self, lower: Array, upper: Array) -> Array:
@@ -308,6 +340,12 @@ class CustomBase(Base):
                 "This base has no log_density. Give CustomBase(..., log_density=...) to evaluate the target."
             )
         return call(self.log_density, x, self.parameters)
+
+
+def _at(function: Callable[..., Array], x: Array, parameters: Any, at_infinity: float) -> Array:
+    """A distribution or survival function of the user's, which need not know its values at infinite arguments."""
+    ends = jnp.where(x > 0, at_infinity, 1 - at_infinity)
+    return jnp.where(jnp.isinf(x), ends, call(function, x, parameters))
 
 
 _BASES: dict[type[noise.Noise], type[SymmetricBase]] = {

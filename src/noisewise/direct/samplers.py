@@ -18,6 +18,7 @@ happens nevertheless is refused with a sentence.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -31,7 +32,7 @@ from noisewise.direct.bases import Base, as_base
 from noisewise.direct.closed import UNIFORMS, closed_form
 from noisewise.direct.step import StepFunction, Target, place_knots
 from noisewise.direct.strips import build_strips, draw_from_strips
-from noisewise.direct.weights import Weight
+from noisewise.direct.weights import Weight, as_numbers
 from noisewise.release.noise import Noise
 from noisewise.typing import Key
 
@@ -50,7 +51,7 @@ def sample(
     key: Key,
     weight: Weight,
     base: Noise | Base,
-    size: int | tuple[int, ...],
+    size: int | Sequence[int],
     *,
     released: Any = None,
     method: str = "exact",
@@ -75,14 +76,14 @@ def sample(
     target whose P(A_u) falls gradually over hundreds of units of log u. Raises ``ValueError`` for values that are not finite,
     an unknown method, and for targets out of a method's reach.
     """
-    shape = (size,) if isinstance(size, int) else tuple(size)
-    if any(int(length) != length or length < 0 for length in shape):
-        raise ValueError(
-            f"size must be a non-negative integer or a tuple of them; got {size!r}. Give the number of draws."
-        )
+    shape = _shape(size)
+    _check_key(key)
     if method not in METHODS:
         raise ValueError(f"method {method!r} is not known. Use one of {', '.join(METHODS)}.")
     targets, batch = batch_of_targets(weight, base, released, knots)
+    if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(targets)):
+        weight.check()
+    knots = int(knots)
     if method == "strips" and not targets.base.sloped:
         raise ValueError(f"The method 'strips' needs a base of known slope, not {type(base).__name__}. Use 'exact'.")
     count = int(np.prod(shape))
@@ -101,7 +102,7 @@ def step_function(weight: Weight, base: Noise | Base, *, released: Any = None, k
     True
     """
     targets, batch = batch_of_targets(weight, base, released, knots)
-    steps = _step_batch(targets, knots)
+    steps = _step_batch(targets, int(knots))
     return jax.tree.map(lambda leaf: leaf.reshape(*batch, *leaf.shape[1:]), steps)
 
 
@@ -118,7 +119,7 @@ def log_target(weight: Weight, base: Noise | Base, x: Array, *, released: Any = 
 
 def batch_of_targets(weight: Weight, base: Noise | Base, released: Any, knots: int) -> tuple[Target, tuple[int, ...]]:
     """Weight, base and released values with all their arrays broadcast to one batch axis, and the shape of the batch."""
-    if int(knots) != knots or knots < 2:
+    if not _whole(knots) or knots < 2:
         raise ValueError(f"knots must be an integer of at least 2; got {knots!r}. The default is 100.")
     if not isinstance(weight, Weight):
         raise ValueError(
@@ -126,7 +127,7 @@ def batch_of_targets(weight: Weight, base: Noise | Base, released: Any, knots: i
         )
     value = None
     if released is not None:
-        if not isinstance(released, jax.core.Tracer) and not np.all(np.isfinite(np.asarray(released, dtype=float))):
+        if not isinstance(released, jax.core.Tracer) and not np.all(np.isfinite(as_numbers(released))):
             raise ValueError(f"released must be finite; got {released!r}. Leave out records that were not released.")
         value = jnp.asarray(released, dtype=float)
     target = Target(weight, as_base(base), value)
@@ -139,6 +140,26 @@ def batch_of_targets(weight: Weight, base: Noise | Base, released: Any, knots: i
             f"Weight, base and released must broadcast to one shape; got {shapes}. Give one value a target."
         ) from error
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, batch).reshape(-1), target), batch
+
+
+def _whole(value: Any) -> bool:
+    number = as_numbers(value)
+    return not isinstance(value, bool | str) and number.ndim == 0 and bool(np.isfinite(number) and number % 1 == 0)
+
+
+def _shape(size: Any) -> tuple[int, ...]:
+    lengths = (size,) if np.ndim(size) == 0 else tuple(size)
+    if not all(_whole(length) and length >= 0 for length in lengths):
+        raise ValueError(
+            f"size must be a non-negative integer or a tuple of them; got {size!r}. Give the number of draws."
+        )
+    return tuple(int(length) for length in lengths)
+
+
+def _check_key(key: Any) -> None:
+    kind = getattr(key, "dtype", None)
+    if kind is None or not (jnp.issubdtype(kind, jax.dtypes.prng_key) or kind == np.uint32):
+        raise ValueError(f"key must be a random key of JAX; got {key!r}. Make one from a seed: jax.random.key(seed).")
 
 
 def _refuse_unreached(reached: Array, method: str, knots: int) -> None:
@@ -179,7 +200,7 @@ def by_chunks(function: Any, count: int, *arrays: Any) -> Any:
     spare = pieces * chunk - length
 
     def fold(leaf: Array) -> Array:
-        padded = jnp.concatenate([leaf, leaf[:1].repeat(spare, axis=0)]) if spare else leaf
+        padded = jnp.concatenate([leaf, leaf[jnp.zeros(spare, dtype=int)]]) if spare else leaf
         return padded.reshape(pieces, chunk, *leaf.shape[1:])
 
     result = jax.lax.map(lambda part: jax.vmap(function)(*part), jax.tree.map(fold, arrays))

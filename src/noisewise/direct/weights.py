@@ -28,12 +28,22 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from noisewise.direct.functions import call, check_function
+from noisewise.direct.functions import call, check_function, check_onto
 
 Pair = tuple[Array, Array]
 _GOLDEN = 0.6180339887498949
 _GOLDEN_STEPS = 90
 _BISECTIONS = 64
+_FARTHEST = 1e299
+_HIDDEN, _ROUNDING = -700.0, 1e-6
+
+
+def as_numbers(value: object) -> np.ndarray:
+    """The value as an array of floats; what is no number is NaN."""
+    try:
+        return np.asarray(value, dtype=float)
+    except (TypeError, ValueError):
+        return np.asarray(np.nan)
 
 
 def parameter(name: str, positive: bool = False) -> Callable[[object], Array]:
@@ -42,7 +52,7 @@ def parameter(name: str, positive: bool = False) -> Callable[[object], Array]:
     def convert(value: object) -> Array:
         if isinstance(value, jax.core.Tracer):
             return jnp.asarray(value, dtype=float)
-        number = np.asarray(value, dtype=float)
+        number = as_numbers(value)
         if number.size == 0 or not np.all(np.isfinite(number)) or (positive and np.any(number <= 0)):
             wanted = "positive and finite" if positive else "finite"
             raise ValueError(f"{name} must be {wanted}; got {value!r}. Give the weight's own {name}.")
@@ -72,6 +82,9 @@ class Weight(eqx.Module):
     def resolved(self) -> Weight:
         """The same weight once whatever has to be found numerically has been found."""
         return self
+
+    def check(self) -> None:
+        """A ``ValueError`` if values show that this is no unimodal function."""
 
     def slope(self, x: Array) -> Array:
         """The derivative of ``log_weight``."""
@@ -138,6 +151,11 @@ class TransformedNormalWeight(Weight):
     inverse: Callable[[Array], Array] = eqx.field(static=True)
     lower: float = eqx.field(static=True, default=-np.inf)
     upper: float = eqx.field(static=True, default=np.inf)
+
+    def __check_init__(self) -> None:
+        check_function(self.transform, "The transform of a weight")
+        check_function(self.inverse, "The inverse of a weight's transform")
+        check_onto(self.inverse, self.lower, self.upper)
 
     def log_weight(self, x: Array) -> Array:
         inside = (x > self.lower) & (x < self.upper)
@@ -271,7 +289,7 @@ class UnimodalWeight(Weight):
     log_peak: Float[Array, "..."] | None = None
 
     def __check_init__(self) -> None:
-        check_function(self.function, "The logarithm of the weight")
+        check_function(self.function, "The logarithm of the weight", self.parameters)
         if not self.lower < self.upper:
             raise ValueError(
                 f"lower must be below upper; got {self.lower} and {self.upper}. Give the weight's support."
@@ -298,6 +316,31 @@ class UnimodalWeight(Weight):
         points = np.concatenate([[centre, *(centre + offsets), *(centre - offsets)] for centre in centres])
         inside = np.unique(points[(points > self.lower) & (points < self.upper)])
         return np.concatenate([[max(self.lower, -1e300)], inside, [min(self.upper, 1e300)]])
+
+    def check(self) -> None:
+        first = jax.tree.map(lambda leaf: jnp.ravel(jnp.asarray(leaf))[0], self.parameters)
+        weight = UnimodalWeight(self.function, first, self.lower, self.upper, self.start).resolved()
+        mode, peak = weight._found()
+        endless = jnp.abs(mode) >= _FARTHEST and weight._raw(1e-6 * mode) < peak - 1
+        if not jnp.isfinite(peak) or endless:
+            raise ValueError(
+                f"The weight must have a largest value; the largest found of its logarithm is {peak:g}, at {mode:g}. Give its "
+                "support by lower and upper, and by start a point where the logarithm is a finite number."
+            )
+        offsets = 2.0 ** np.arange(-40, 100, 0.25)
+        x = np.unique(
+            np.concatenate([centre + side * offsets for centre in (self._inside(), mode) for side in (-1, 1)])
+        )
+        height = np.asarray(weight.log_weight(jnp.asarray(x)))
+        x, height = x[height > _HIDDEN], height[height > _HIDDEN]
+        rises = np.where(x[:-1] < float(mode), -1, 1) * np.diff(height) > _ROUNDING
+        rises &= (x[1:] <= float(mode)) | (x[:-1] >= float(mode))
+        if np.any(rises):
+            place = int(np.argmax(rises))
+            raise ValueError(
+                f"The weight must rise to one mode and fall; from {float(mode):g}, where it is largest, its logarithm falls and rises "
+                f"again between {x[place]:g} and {x[place + 1]:g}. Draw from each of its modes by lower and upper."
+            )
 
     def resolved(self) -> UnimodalWeight:
         if self.mode is not None:
