@@ -112,7 +112,7 @@ def noisy_columns(noisy: Iterable[str] | None, linear: LinearRegression) -> tupl
     """The predictors said to be released with noise, checked; the response may be named with them."""
     if noisy is None:
         return None
-    names = tuple(noisy)
+    names = (noisy,) if isinstance(noisy, str) else tuple(noisy)
     if not names:
         return ()
     unknown = [name for name in column_names(names, "noisy") if name not in linear.columns]
