@@ -145,5 +145,8 @@ def test_a_law_of_a_single_column_may_have_a_scale_for_each_record(tmp_path):
         np.testing.assert_array_equal(found.measurements[0].mechanism.laws["x"].scale, scales)
     total = release.measurements[0].mechanism.statistics({"x": np.zeros(3)}, release.measurements[0].value)
     np.testing.assert_allclose(total[:, 0], stats.laplace.logpdf([1, 2, 3], scale=scales))
+    np.testing.assert_array_equal(
+        nw.Measurement(query, nw.noise.Laplace(scales), [1.0, 2.0, 3.0]).value, [[1], [2], [3]]
+    )
     with pytest.raises(ValueError, match="Scales by record are given by column"):
         nw.Measurement(query, nw.noise.Laplace(scales[:2]), {"x": [1.0, 2.0, 3.0]})

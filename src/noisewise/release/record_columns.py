@@ -48,7 +48,10 @@ class RecordColumns(eqx.Module):
         return self.all_columns
 
     def flatten(self, value: Any) -> np.ndarray:
-        """A released table, by column or as an array (n, columns) with the public columns last, as such an array."""
+        """A released table, by column or as an array (n, columns) with the public columns last, as such an array.
+
+        One column alone may be given as a plain list.
+        """
         names = self.all_columns
         if isinstance(value, Mapping) or hasattr(value, "columns") or hasattr(value, "column_names"):
             extra = [name for name in column_names(value) if name not in names]
@@ -60,6 +63,7 @@ class RecordColumns(eqx.Module):
             found = read_columns(value, names, missing=True)
             return np.stack([found[name] for name in names], axis=-1)
         table = np.asarray(value, dtype=float)
+        table = table[:, None] if table.ndim == 1 and len(names) == 1 else table
         if table.ndim != 2 or table.shape[1] != len(names):
             raise ValueError(
                 f"Released records are a table with a row a record and the columns {names}; got shape {table.shape}."
