@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from noisewise.private import accounting, losses
+
 ROOT = Path(__file__).parents[2]
 ROOM = ROOT / "src" / "noisewise" / "private"
 MODULES = sorted(path.stem for path in ROOM.glob("*.py") if ">>>" in path.read_text())
@@ -27,6 +29,14 @@ def test_the_page_on_accounting_runs():
     page = (ROOT / "docs" / "private" / "accounting.md").read_text()
     for block in re.findall(r"```python\n(.*?)```", page, re.S):
         exec(compile(block, "accounting.md", "exec"), {})
+
+
+def test_every_accounting_function_says_its_neighbouring_relation():
+    names = [*accounting.__all__, *losses.__all__]
+    functions = [getattr(accounting, name) for name in names if name != "ORDERS"]
+    assert len(functions) > 12
+    for function in functions:
+        assert "eighbours" in function.__doc__, function.__name__
 
 
 def test_the_room_imports_from_no_engine():

@@ -170,14 +170,20 @@ def zcdp_epsilon(rho: float, delta: float, *, conversion: Conversion = "thesis")
 
 
 def zcdp_rho(epsilon: float, delta: float) -> float:
-    """The rho whose Theorem 2.5 conversion is exactly (epsilon, delta): ``(sqrt(epsilon - log delta) - sqrt(-log delta))^2``."""
+    """The rho whose Theorem 2.5 conversion is exactly (epsilon, delta): ``(sqrt(epsilon - log delta) - sqrt(-log delta))^2``.
+
+    Neighbours: whatever relation rho is stated for; of the Gaussian releases here, replace_one.
+    """
     epsilon, delta = checked_epsilon(epsilon), checked_delta(delta)
     logarithm = -math.log(delta)
     return (epsilon / (math.sqrt(epsilon + logarithm) + math.sqrt(logarithm))) ** 2
 
 
 def zcdp_delta(epsilon: float, rho: float) -> float:
-    """The delta of a rho-zCDP run at epsilon by Theorem 2.5: ``exp(-(epsilon - rho)^2 / (4 rho))``, one where epsilon <= rho."""
+    """The delta of a rho-zCDP run at epsilon by Theorem 2.5: ``exp(-(epsilon - rho)^2 / (4 rho))``, one where epsilon <= rho.
+
+    Neighbours: whatever relation rho was stated for.
+    """
     rho, epsilon = _checked_cost(rho, "rho"), checked_epsilon(epsilon)
     if rho == 0:
         return 0.0
@@ -273,7 +279,10 @@ def rdp_epsilon(
 def rdp_delta(
     epsilon: float, rdp: Sequence[float], *, orders: Sequence[float] = ORDERS, conversion: Conversion = "thesis"
 ) -> float:
-    """The least delta over the orders at which a run with these Renyi costs is (epsilon, delta)-DP; the inverse of :func:`rdp_epsilon`."""
+    """The least delta over the orders at which a run with these Renyi costs is (epsilon, delta)-DP; the inverse of :func:`rdp_epsilon`.
+
+    Neighbours: whatever relation the costs were stated for.
+    """
     cost, a = _checked_curve(rdp, orders, conversion)
     exponent = (a - 1) * (cost - checked_number(epsilon, "epsilon"))
     if conversion == "improved":

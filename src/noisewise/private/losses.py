@@ -148,7 +148,10 @@ def _too_much(interval: float) -> ValueError:
 
 
 def pld_compose(*parts: tuple[Any, int]) -> Any:
-    """The distribution of several releases: each part is a one-release distribution and how often it happens."""
+    """The distribution of several releases: each part is a one-release distribution and how often it happens.
+
+    Sampling and neighbours: those of the parts, which must be the same for all; of the distributions made here, replace_one.
+    """
     composed = None
     for pmf, count in parts:
         count = checked_whole(count, "count")
