@@ -250,6 +250,10 @@ def test_draws_made_elsewhere_in_the_house_have_a_page_too(tmp_path):
 def test_bad_input_gets_a_sentence(tree, tmp_path):
     with pytest.raises(ValueError, match="needs a DataTree made by"):
         nw.report(xr.DataTree(), tmp_path / "x.html")
+    with pytest.raises(ValueError, match="needs a DataTree made by"):
+        nw.report(3, tmp_path / "x.html")
+    with pytest.raises(ValueError, match="path must be the name of a file"):
+        nw.report(tree, None)
     with pytest.raises(ValueError, match="name a file in a folder that is there"):
         nw.report(tree, tmp_path / "none" / "x.html")
 

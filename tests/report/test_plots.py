@@ -90,8 +90,19 @@ def test_what_cannot_be_drawn_is_said(tree):
         nw.plots.compare(bare)
     with pytest.raises(ValueError, match="var_names has 'q'"):
         nw.plots.compare(tree, var_names=["q"])
-    with pytest.raises(ValueError, match="no posterior"):
-        nw.plots.compare(xr.DataTree())
+    for draw in (nw.plots.compare, nw.plots.intervals, nw.plots.mixing, nw.plots.release, nw.plots.predictive):
+        for other in (xr.DataTree(), 3, None):
+            with pytest.raises(ValueError, match="A plot needs a DataTree with a posterior"):
+                draw(other)
+    for draw in (nw.plots.intervals, nw.plots.release, nw.plots.predictive):
+        with pytest.raises(ValueError, match="level must be"):
+            draw(tree, level=1.5)
+    with pytest.raises(ValueError, match="var_names must name variables"):
+        nw.plots.mixing(tree, var_names=3)
+    with pytest.raises(ValueError, match="model must be the model of the run"):
+        nw.plots.compare(bare, model="Normal")
+    with pytest.raises(ValueError, match="holds no price"):
+        nw.plots.price(3)
     with pytest.raises(ValueError, match="holds no price"):
         nw.plots.price(tree)
     del bare["posterior_predictive"]

@@ -49,8 +49,10 @@ def report(
     >>> nw.report(dt, "report.html", model=model, level=0.95).name
     'report.html'
     """
+    if not isinstance(path, str | Path):
+        raise ValueError(f"path must be the name of a file, such as 'report.html'; got {path!r}.")
     path = Path(path)
-    if "posterior" not in tree.children or "noisewise_method" not in tree.attrs:
+    if "posterior" not in getattr(tree, "children", ()) or "noisewise_method" not in tree.attrs:
         raise ValueError("report needs a DataTree made by nw.sample; this one has no posterior of noisewise.")
     if path.is_dir() or not path.parent.is_dir():
         raise ValueError(f"The report cannot be written to {str(path)!r}: name a file in a folder that is there.")

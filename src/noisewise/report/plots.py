@@ -14,7 +14,7 @@ import numpy as np
 from noisewise.release.document import Release
 from noisewise.report.drawing import CHAINS, COLOURS, INK, density, new_figure, window
 from noisewise.report.predictive import predicted
-from noisewise.report.summary import LEVEL, Row, Spread, rows_of, scalars, summarise
+from noisewise.report.summary import LEVEL, Row, Spread, check_level, rows_of, scalars, summarise
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -70,7 +70,7 @@ def intervals(
 
 def mixing(dt: xr.DataTree, *, var_names: Iterable[str] | None = None) -> Figure:
     """Traces of the chains on the left, rank histograms on the right: level ranks mean that the chains agree."""
-    rows = _chosen(dt, var_names, LEVEL)
+    rows = _chosen(_checked(dt), var_names, LEVEL)
     return mixing_figure(rows, scalars(dt["posterior"].to_dataset()))
 
 
@@ -80,7 +80,8 @@ def release(published: Release | xr.DataTree, *, level: float = LEVEL) -> Figure
     The bars are ``level`` intervals of the noise (by its own standard deviation and a normal picture); a bar across zero says that
     the number by itself does not tell a sum from nothing.
     """
-    published = published if isinstance(published, Release) else _release_of(published)
+    level = check_level(level)
+    published = published if isinstance(published, Release) else _release_of(_checked(published))
     parts = [part for part in map(_numbers, published.measurements) if part is not None]
     if not parts:
         raise ValueError("This release has no numbers with noise of a known variance to draw.")
@@ -137,7 +138,7 @@ def price(cost: Price | xr.DataTree) -> Figure:
 
 def predictive(dt: xr.DataTree, *, level: float = LEVEL) -> Figure:
     """Every released number in the interval of what the fitted model would release again, in units of that interval's half width."""
-    numbers = predicted(dt, level)
+    numbers = predicted(_checked(dt), check_level(level))
     if not numbers:
         raise ValueError("This result has no posterior predictive draws of its release to draw.")
     shown = numbers[: 2 * _MOST]
@@ -251,13 +252,23 @@ def _densities(
     return figure
 
 
+def _checked(dt: xr.DataTree) -> xr.DataTree:
+    import xarray as xr
+
+    if not isinstance(dt, xr.DataTree) or "posterior" not in dt.children:
+        raise ValueError(f"A plot needs a DataTree with a posterior, as nw.sample makes it; got {type(dt).__name__}.")
+    return dt
+
+
 def _with_groups(dt: xr.DataTree, model: Model | None) -> xr.DataTree:
-    if "posterior" not in dt.children:
-        raise ValueError("A plot needs a DataTree made by nw.sample; this one has no posterior.")
+    dt = _checked(dt)
     if model is None:
         return dt
     from noisewise.comparison import add_comparisons
+    from noisewise.models.base import Model
 
+    if not isinstance(model, Model):
+        raise ValueError(f"model must be the model of the run, such as nw.models.Normal(...); got {model!r}.")
     return add_comparisons(dt, model, _release_of(dt))
 
 
@@ -271,6 +282,8 @@ def _chosen(dt: xr.DataTree, var_names: Iterable[str] | None, level: float) -> l
     rows = summarise(dt, level=level)
     if var_names is None:
         return rows[:_MOST]
+    if not isinstance(var_names, Iterable):
+        raise ValueError(f"var_names must name variables of the posterior, as in ['beta']; got {var_names!r}.")
     wanted = [var_names] if isinstance(var_names, str) else list(var_names)
     unknown = [name for name in wanted if name not in dt["posterior"].data_vars]
     if unknown:
@@ -297,7 +310,7 @@ def _price_parts(cost: Price | xr.DataTree) -> tuple[list[str], dict[str, np.nda
 
     if isinstance(cost, Price):
         return list(cost.labels), {part: np.asarray(getattr(cost, part)) for part in _PARTS}
-    if "price" not in cost.children:
+    if "price" not in getattr(cost, "children", ()):
         raise ValueError("This result holds no price of privacy; give nw.price(dt, model, release) instead.")
     group = cost["price"].to_dataset()
     return [str(name) for name in group["parameter"].values], {part: group[part].values for part in _PARTS}
