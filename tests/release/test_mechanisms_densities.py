@@ -252,6 +252,14 @@ def test_the_normaliser_of_a_k_norm_gradient_is_constant_for_a_location_loss_onl
     assert integrals["scale"][0] > 1.5 * integrals["scale"][1]
 
 
+def test_scales_in_the_form_of_a_table_are_those_of_its_cells():
+    counts = nw.queries.Counts(levels={"y": 2, "x1": 2}, tables=[("y", "x1")])
+    for law in (nw.mechanisms.CensoredNoise, nw.mechanisms.TruncatedNoise):
+        rows, table = (law(counts, nw.noise.Laplace(scale), lower=0) for scale in ([1, 2, 3, 4], [[1, 2], [3, 4]]))
+        at = jnp.asarray([0.0, 2.0, 0.4, 7.0]), jnp.asarray([1.0, 2.0, 3.0, 4.0])
+        assert float(rows.log_density(*at)) == float(table.log_density(*at))
+
+
 def test_tails_keep_their_digits():
     """Against MPMath, a hundred scales out on either side."""
     low = np.asarray([-100.0, -37.0, -0.1, 0.0, 2.0, 60.0, 100.0])
@@ -275,6 +283,28 @@ def test_tails_keep_their_digits():
     at = jnp.asarray([-3.0, -0.5, 0.0, 0.7, 5.0, 40.0, 400.0])
     for noise, free in LAWS.values():
         np.testing.assert_allclose(quantile_of_log_tail(noise, jnp.asarray(free.logsf(at))), at, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("noise", [nw.noise.DiscreteLaplace(1.7), nw.noise.DiscreteGaussian(2.4)])
+@pytest.mark.parametrize("ends", [{"lower": 0}, {"upper": -1}])
+def test_integers_drawn_again_at_one_end_have_the_law_of_the_rest(noise, ends):
+    mechanism = nw.mechanisms.TruncatedNoise(ONE, noise, **ends)
+    inside = np.arange(0.0, 200.0) if "lower" in ends else np.arange(-200.0, 0.0)
+    for total in (-40.0, -3.0, 0.0, 4.0, 30.0):
+        found = np.asarray(log_density_table(mechanism, jnp.asarray(inside), jnp.asarray([total])))[:, 0]
+        free = np.asarray(noise.log_prob(jnp.asarray(inside - total)))
+        np.testing.assert_allclose(found, free - special.logsumexp(free), rtol=1e-10, atol=1e-12)
+        drawn = np.asarray(simulated(mechanism, jax.random.key(2), jnp.full(DRAWS, total)))
+        assert drawn.min() >= inside[0]
+        assert drawn.max() <= inside[-1]
+        mass = np.exp(found)
+        mean, sd = mass @ inside, np.sqrt(mass @ inside**2 - (mass @ inside) ** 2)
+        assert abs(drawn.mean() - mean) < 4 * sd / np.sqrt(DRAWS)
+        likely = inside[np.argmax(mass)]
+        assert abs(np.mean(drawn == likely) - mass.max()) < 4 * np.sqrt(mass.max() / DRAWS)
+        if total == 0.0:
+            # the density without its normaliser is another one, and draws tell
+            assert abs(np.mean(drawn == likely) - np.exp(free).max()) > 10 * np.sqrt(mass.max() / DRAWS)
 
 
 @pytest.mark.parametrize("noise", [nw.noise.DiscreteLaplace(1.7), nw.noise.DiscreteGaussian(2.4)])

@@ -178,7 +178,6 @@ REFUSED = {
     "no end": (lambda: nw.mechanisms.TruncatedNoise(SUM, LAPLACE), "needs lower, upper or both"),
     "nothing censored": (lambda: nw.mechanisms.CensoredNoise(SUM, LAPLACE), "needs lower, upper or rounding"),
     "reversed": (lambda: nw.mechanisms.TruncatedNoise(SUM, LAPLACE, lower=2, upper=1), "lower < upper"),
-    "one-sided integers": (lambda: nw.mechanisms.TruncatedNoise(SUM, INTEGER, lower=0), "needs both ends"),
     "no integers between": (
         lambda: nw.mechanisms.TruncatedNoise(SUM, INTEGER, lower=0.2, upper=0.7),
         "2 to 100000 integers",
@@ -192,6 +191,14 @@ REFUSED = {
     "rounded integers": (lambda: nw.mechanisms.CensoredNoise(SUM, INTEGER, rounding=1), "leave rounding out"),
     "wide tail": (
         lambda: nw.mechanisms.CensoredNoise(SUM, nw.noise.DiscreteGaussian(1e6), lower=0),
+        "needs a sum of 9000008 terms",
+    ),
+    "records in an interval": (
+        lambda: nw.mechanisms.CensoredNoise(CODES, LAPLACE, lower=0),
+        "are sums of nw.queries; got RecordColumns",
+    ),
+    "wide tail drawn again": (
+        lambda: nw.mechanisms.TruncatedNoise(SUM, nw.noise.DiscreteGaussian(1e6), upper=0),
         "needs a sum of 9000008 terms",
     ),
     "scales that do not fit": (

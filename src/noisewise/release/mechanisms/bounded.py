@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from noisewise.release.document import noise_on
 from noisewise.release.mechanism import AdditiveNoise, Mechanism
 from noisewise.release.mechanisms.checks import interval, positive_number, refuse_function
 from noisewise.release.mechanisms.tails import (
@@ -25,6 +26,7 @@ from noisewise.release.mechanisms.tails import (
     log_interval,
     log_tail,
     quantile_of_log_tail,
+    sample_integer_tail,
     terms_of_tail,
 )
 from noisewise.release.noise import Gaussian, Laplace, Noise
@@ -76,18 +78,22 @@ class _OnQuery(Mechanism):
         return self.added.noise_variance
 
 
-def _check_law(query: Query, noise: Noise) -> None:
+def _check_law(query: Query, noise: Noise) -> Noise:
+    """The noise, its scales in a row, if it goes with the query."""
     refuse_function("noise", noise)
-    AdditiveNoise(query, noise)
+    added = noise_on(query, noise)
+    if not isinstance(added, AdditiveNoise):
+        raise ValueError(f"Released values in an interval are sums of nw.queries; got {query!r}.")
     if not noise.discrete and not isinstance(noise, Laplace | Gaussian):
         raise ValueError(f"Noise in an interval is known for the laws of nw.noise; got {type(noise).__name__}.")
+    return added.noise
 
 
 class TruncatedNoise(_OnQuery):
     r"""Noise drawn again until every released number falls in ``[lower, upper]`` (truncated and renormalised).
 
     The density of one number is ``f(s - t) / P(lower <= t + noise <= upper)`` inside the interval. For a discrete law the
-    normaliser is the sum over the integers of the interval, which must then be finite.
+    normaliser is the sum over the integers of the interval, or a tail where it has one end.
 
     >>> import noisewise as nw
     >>> query = nw.queries.Moments({"x": nw.Column(0, 1)}, [{"x": 1}])
@@ -97,6 +103,8 @@ class TruncatedNoise(_OnQuery):
     """
 
     count: int = eqx.field(static=True)
+    """How many integers the interval has, for a discrete law and two ends; else 0."""
+    terms: int = eqx.field(static=True)
 
     def __init__(self, query: Query, noise: Noise, *, lower: float | None = None, upper: float | None = None) -> None:
         low, high = interval(lower, upper)
@@ -104,32 +112,34 @@ class TruncatedNoise(_OnQuery):
             raise ValueError(
                 "Truncated noise needs lower, upper or both; without them it is nw.Measurement(query, noise)."
             )
-        _check_law(query, noise)
+        noise = _check_law(query, noise)
+        two_ends = math.isfinite(low) and math.isfinite(high)
         if noise.discrete:
-            if not (math.isfinite(low) and math.isfinite(high)):
-                raise ValueError(
-                    f"Truncated noise on the integers needs both ends; got lower={lower}, upper={upper}. Values that were "
-                    "moved to the end instead of drawn again are CensoredNoise, which needs one end only."
-                )
-            low, high = math.ceil(low), math.floor(high)
-            if not 1 <= high - low < MOST_INTEGERS:
+            low, high = float(np.ceil(low)), float(np.floor(high))
+            if two_ends and not 1 <= high - low < MOST_INTEGERS:
                 raise ValueError(
                     f"Truncated noise on the integers needs an interval of 2 to {MOST_INTEGERS} integers; "
                     f"got lower={lower}, upper={upper}."
                 )
         self.query, self.noise = query, noise
         self.lower, self.upper = jnp.asarray(float(low)), jnp.asarray(float(high))
-        self.count = int(high - low) + 1 if noise.discrete else 0
+        self.count = int(high - low) + 1 if noise.discrete and two_ends else 0
+        self.terms = terms_of_tail(noise) if noise.discrete and not two_ends else 0
 
     def log_density(self, released: Array, total: Float[Array, " size"]) -> Float[Array, ""]:
-        if self.noise.discrete:
+        if self.count:
             normaliser = jax.nn.logsumexp(self._log_masses(total), axis=0)
+        elif self.noise.discrete:
+            normaliser = integer_log_tail(self.noise, self._inward(total), self.terms)
         else:
             normaliser = log_interval(self.noise, self.lower - total, self.upper - total)
         inside = (released >= self.lower) & (released <= self.upper)
         return jnp.sum(jnp.where(inside, self.noise.log_prob(released - total) - normaliser, -jnp.inf))
 
     def simulate(self, key: Key, total: Float[Array, " size"]) -> Array:
+        if self.noise.discrete and not self.count:
+            noise = sample_integer_tail(key, self.noise, self._inward(total), self.terms)
+            return total + jnp.where(jnp.isfinite(self.lower), noise, -noise)
         if self.noise.discrete:
             return self.lower + jax.random.categorical(key, self._log_masses(total), axis=0).astype(float)
         low, high = self.lower - total, self.upper - total
@@ -150,6 +160,10 @@ class TruncatedNoise(_OnQuery):
         """
         free = self.added.privacy(neighbours)
         return Privacy("pure", 2 * free.loss) if free is not None and free.measure == "pure" else None
+
+    def _inward(self, total: Float[Array, " size"]) -> Float[Array, " size"]:
+        """The least noise, or minus the most, that one end allows; the laws are symmetric."""
+        return jnp.where(jnp.isfinite(self.lower), self.lower - total, total - self.upper)
 
     def _log_masses(self, total: Float[Array, " size"]) -> Float[Array, "count size"]:
         """The free law's log masses at every integer of the interval."""
@@ -186,7 +200,7 @@ class CensoredNoise(_OnQuery):
             raise ValueError(
                 "Censored noise needs lower, upper or rounding; without them it is nw.Measurement(query, noise)."
             )
-        _check_law(query, noise)
+        noise = _check_law(query, noise)
         if noise.discrete and rounding is not None:
             raise ValueError("Noise on the integers is not rounded again; leave rounding out.")
         step = 0.0 if rounding is None else float(positive_number("rounding", rounding))

@@ -15,12 +15,14 @@ from jax.scipy import special, stats
 from jaxtyping import Array
 
 from noisewise.release.noise import DiscreteLaplace, Laplace, Noise
+from noisewise.typing import Key
 
 MOST_INTEGERS = 100_000
 """The longest sum over integers that one released number may need."""
 _LOG_2 = math.log(2.0)
 _FAR_TAIL = -30.0
 _NEWTON_STEPS = 6
+_SIMULATED_REACH, _BISECTIONS = 45.0, 60
 _REACH = 9.0
 """Standard deviations beyond which the rest of a discrete Gaussian tail is below double precision."""
 
@@ -80,3 +82,17 @@ def integer_log_tail(noise: Noise, at: Array, terms: int) -> Array:
         masses = noise.log_prob(far + jnp.arange(float(terms)).reshape(-1, *(1,) * jnp.ndim(far)))
         log_far = jax.nn.logsumexp(masses, axis=0)
     return jnp.where(at >= 1, log_far, jnp.log1p(-jnp.exp(log_far)))
+
+
+def sample_integer_tail(key: Key, noise: Noise, least: Array, terms: int) -> Array:
+    """A draw of a discrete law given that it is at least ``least``, elementwise, by bisection of its tail."""
+    target = integer_log_tail(noise, least, terms) + jnp.log1p(-jax.random.uniform(key, least.shape, dtype=float))
+    beyond = jnp.maximum(least, 0.0) + jnp.ceil(_SIMULATED_REACH * noise.scale) + 2
+
+    def halve(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = ends
+        middle = jnp.floor(0.5 * (low + high))
+        there = integer_log_tail(noise, middle, terms) >= target
+        return jnp.where(there, middle, low), jnp.where(there, high, middle)
+
+    return jax.lax.fori_loop(0, _BISECTIONS, halve, (least, jnp.broadcast_to(beyond, least.shape)))[0]
