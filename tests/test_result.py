@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 
 import noisewise as nw
 from noisewise.checkpoint import fingerprint
-from noisewise.kernels.records import sweep
+from noisewise.kernels.records import check_proposal, sweep
 from noisewise.result import judge
 
 
@@ -74,6 +76,8 @@ def test_a_proposal_outside_the_support_is_rejected_and_spoils_no_other(block: i
         ({"theta_move": "gibbs"}, "theta_move must be one of"),
         ({"fraction": 2.0}, "fraction must lie in"),
         ({"fraction": "all"}, "fraction must lie in"),
+        ({"fraction": True}, "fraction must lie in"),
+        ({"record_proposal": 3}, "record_proposal must be a function"),
         ({"interweave": "no"}, "interweave must be True or False"),
         ({"block": -3}, "block must be a whole number"),
         ({"moves": 0}, "moves must be a whole number"),
@@ -89,3 +93,17 @@ def test_chains_that_stand_still_in_places_of_their_own_are_not_judged_converged
     verdict = judge({"a": good_draws(), "b": still})
     assert not verdict.converged
     assert verdict.sentence.startswith("NOT converged: largest R-hat")
+
+
+@pytest.mark.parametrize(
+    ("returned", "sentence"),
+    [
+        (lambda records: records, "must return the proposed records.*got {'x'"),
+        (lambda records: (records, jnp.zeros(())), r"got .*float64\[\]'"),
+        (lambda records: ({"x": records["x"].astype(bool)}, jnp.zeros(6)), r"got .*bool\[6\]"),
+        (lambda records: ({"z": records["z"]}, jnp.zeros(6)), "could not be traced with 6 records: KeyError"),
+    ],
+)
+def test_a_record_proposal_of_another_form_is_refused(returned: Callable[..., object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        check_proposal(lambda key, theta, records: returned(records), nw.models.Bernoulli(), 6)

@@ -127,7 +127,10 @@ def build_tree(
             coords[f"{name}_dim_0"] = list(measurement.query.labels)
     posterior = dataset(trace.posterior, dims)
     for name, share in missing_information(trace).items():
-        posterior[name].attrs["missing_information"] = np.asarray(share).reshape(-1).tolist()
+        # a list of one would come back from a file as a number
+        posterior[name].attrs["missing_information"] = (
+            np.ravel(share).tolist() if share.size > 1 else float(share.item())
+        )
     groups = {
         "posterior": posterior,
         "sample_stats": dataset(trace.stats, {}),

@@ -60,6 +60,8 @@ class Settings:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
                 raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}.")
+        if not isinstance(self.progressbar, bool):
+            raise ValueError(f"progressbar must be True or False; got {self.progressbar!r}.")
         number = isinstance(self.target_ess, int | float | np.number) and not isinstance(self.target_ess, bool)
         if self.target_ess is not None and not (number and np.isfinite(self.target_ess) and self.target_ess > 0):
             raise ValueError(

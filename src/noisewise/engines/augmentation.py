@@ -33,7 +33,7 @@ from noisewise.kernels.exchange import exchange_sweep
 from noisewise.kernels.foreign import ForeignKernel, foreign
 from noisewise.kernels.hamiltonian import hamiltonian
 from noisewise.kernels.interweave import Move, interweave
-from noisewise.kernels.records import RecordProposal, sweep
+from noisewise.kernels.records import RecordProposal, check_proposal, sweep
 from noisewise.kernels.walk import HAMILTONIAN, RANDOM_WALK, LogTarget, Walk, cholesky, random_walk
 from noisewise.models.base import Model, ThetaMove
 from noisewise.models.unknown_size import UnknownSize
@@ -230,8 +230,14 @@ class Augmentation(Engine):
                 raise ValueError(
                     f"{name} must be a whole number of at least 1, or None to have it chosen; got {count!r}."
                 )
-        if self.fraction is not None and not (isinstance(self.fraction, int | float) and 0 < self.fraction <= 1):
+        number = isinstance(self.fraction, int | float) and not isinstance(self.fraction, bool)
+        if self.fraction is not None and not (number and 0 < self.fraction <= 1):
             raise ValueError(f"fraction must lie in (0, 1], or be None to have it chosen; got {self.fraction!r}.")
+        if self.record_proposal is not None and not callable(self.record_proposal):
+            raise ValueError(
+                "record_proposal must be a function (key, theta, records) -> (proposed records, log ratio by record), or None "
+                f"for the model's own law; got {self.record_proposal!r}."
+            )
 
     def supports(self, model: Model, release: Release) -> Support:
         unknown = isinstance(model, UnknownSize)
@@ -279,6 +285,9 @@ class Augmentation(Engine):
         records = n if release.per_record else min(n, MOST_RECORDS)
         fitted = eqx.filter_jit(fit_surrogate)(key, model, release, likely, records=records)
         wide_noise = interweaves and not isinstance(model, Pool) and _below(fitted.share, _WIDE_NOISE)
+        window = n if release.per_record else self._window(n, wide_noise)
+        if self.record_proposal is not None and not isinstance(model, Pool):
+            check_proposal(self.record_proposal, model, window)
         return AugmentationKernel(
             model=model,
             release=release,
@@ -288,7 +297,7 @@ class Augmentation(Engine):
             interweave=interweaves,
             move=self.move,
             moves=moves,
-            window=n if release.per_record else self._window(n, wide_noise),
+            window=window,
             block=1 if release.per_record or (self.block is None and not self.interweave) else self.block,
             n=n,
             jump=interweaves and self.move == "random_walk" and not release.unnormalised,

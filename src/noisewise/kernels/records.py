@@ -24,11 +24,38 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from noisewise.kernels.lanes import across_chains_maximum
+from noisewise.models.base import Model
 from noisewise.release.document import Release
 from noisewise.typing import Key, Records, Theta
 
 RecordProposal = Callable[[Key, Theta, Records], tuple[Records, Float[Array, " m"]]]
 """``(key, theta, records) -> (proposed records, log of q(x|x*) f(x*) / (q(x*|x) f(x)))``, record by record."""
+
+
+def check_proposal(propose: RecordProposal, model: Model, window: int) -> None:
+    """Refuse a user's proposal that does not return records like those it is given, and one log ratio for each."""
+
+    def shapes(key: Key) -> tuple[Theta, Records]:
+        theta = model.sample_prior(key)
+        return theta, model.simulate(key, theta, window)
+
+    theta, records = jax.eval_shape(shapes, jax.random.key(0))
+    try:
+        found = jax.eval_shape(propose, jax.random.key(0), theta, records)
+    except Exception as error:
+        raise ValueError(
+            f"record_proposal could not be traced with {window} records: {type(error).__name__}: {error}"
+        ) from error
+    expected = (records, jax.ShapeDtypeStruct((window,), jnp.zeros(0).dtype))
+    if _described(found) != _described(expected):
+        raise ValueError(
+            "record_proposal must return the proposed records, like those it is given, and one log ratio for each: "
+            f"{_described(expected)}; got {_described(found)}."
+        )
+
+
+def _described(tree: Any) -> str:
+    return str(jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", tree))
 
 
 class Swept(NamedTuple):
