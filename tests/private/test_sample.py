@@ -334,6 +334,12 @@ def test_oneshot_spends_all_that_is_left_and_no_more():
     assert step.sensitivity == 12 / N
     assert float(tree["observed_data"]["noise_sd"]) == pytest.approx(step.scale, rel=1e-6)
     refuses("wider than the radius", lambda: oneshot(TARGET, RECORDS, promise, n=N, centre=[0.0], radius=6.0))
+    assert tree.attrs["accountant"] == "tight"
+    mixed = budget(4.0)
+    batches = MinibatchPenalty(noise=9.0, batch=30, clip=4.0, proposal=0.1)
+    mixed.spend(batches.steps(N))
+    tree = oneshot(TARGET, RECORDS, mixed, n=N, centre=[0.0], radius=6.0)
+    assert tree.attrs["accountant"] == "pld"
     alone = budget(4.0)
     oneshot(TARGET, RECORDS, alone, n=N, centre=[0.0], radius=6.0)
     refuses("wider than the radius", lambda: oneshot(TARGET, RECORDS, alone, n=N, centre=[0.0], radius=6.0))

@@ -138,7 +138,7 @@ def _results(theta: Array, mean: Array, sd: Array, budget: Budget) -> xr.DataTre
         "epsilon": budget.epsilon,
         "delta": budget.delta,
         "neighbours": budget.neighbours,
-        "accountant": "tight",
+        "accountant": choose(budget.ledger),
         "epsilon_spent": budget.spent_epsilon(),
         "noisewise_exact": 0,
         "noisewise_reason": "exact if no record lies beyond the radius; how many do is not public",
