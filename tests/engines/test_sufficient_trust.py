@@ -43,6 +43,23 @@ def test_heavy_cutting_is_flagged():
     assert any("outside the bounds of 'x'" in doubt for doubt in found.doubts)
 
 
+@pytest.mark.parametrize(("value", "remote"), [(-300.0, True), (-2.0, False), (24.0, False), (90.0, True)])
+def test_a_count_in_a_tail_that_the_normal_law_has_wrong_is_flagged(value, remote):
+    """The normal law explains -300 of 50 records, with noise of one, by a p near a half, where its variance is largest; p is near 0."""
+    query = nw.queries.Moments({"x": nw.Column(0, 1)}, [{"x": 1}])
+    release = nw.Release([nw.Measurement(query, nw.noise.Gaussian(1.0), [value])], n=50)
+    dt = nw.sample(nw.models.Bernoulli(), release, method="sufficient", random_seed=1, progressbar=False)
+    assert ("standard deviations from where" in dt.attrs["noisewise_doubts"]) is remote
+    if value == -300.0:
+        # the exact posterior, a sum over counts: Beta(1 + s, 51 - s) with weights that a Gaussian of sd 1 puts on s = 0
+        assert float(dt.posterior["p"].mean()) > 5 / 52
+
+
+def test_an_engine_of_another_kind_is_refused_in_a_sentence():
+    with pytest.raises(ValueError, match="must be a nw.engines.Sufficient"):
+        check_normality(nw.models.Bernoulli(), counts(20.0, 100), engine="sufficient")
+
+
 def regression(bound, n, noise=100.0):
     model = nw.models.LinearRegression(("x",), "y", variance=1.0, covariate_mean=0.0, covariate_cov=1.0)
     query = nw.queries.regression_moments({"x": nw.Column(-bound, bound)}, {"y": nw.Column(-40, 40)})

@@ -10,6 +10,8 @@ at draws from the posterior; where there are few levels they are weighted by the
 would not be seen. Records outside their bounds are counted as well: the bulk of a heavily cut column is
 not seen through its totals. The regression law leaves clamping out, so there the released sums of the simulated records are compared
 with and without it: a sum moved by ``delta`` of its standard deviations lies ``2 Phi(delta/2) - 1`` from where it is taken to be.
+A released number that lies many standard deviations from its expectation even under the posterior is in a tail that the normal law has
+wrong: a noisy count far below zero, for one.
 Checked by ``tests/engines/test_sufficient_trust.py``.
 """
 
@@ -25,8 +27,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from noisewise.engines.sufficient_laws import observed
+from noisewise.engines.sufficient_laws import observed, statistic_law
 from noisewise.engines.sufficient_regression import RegressionLaw, regression_law
+from noisewise.kernels.statistics import StatisticLaw
 from noisewise.models.base import Model
 from noisewise.models.exponential_family import exponential_form
 from noisewise.models.linear_regression import LinearRegression
@@ -41,6 +44,7 @@ ABSOLUTE_CUBIC = math.sqrt(2 / math.pi) * (1 + 4 * math.exp(-1.5))
 FAR = 0.03
 """The largest distance that is passed over."""
 _MANY_CUT = 0.2
+_REMOTE = 6.0
 _RECORDS = 4096
 _THETAS = 64
 
@@ -53,7 +57,7 @@ def doubts_of(model: Model, release: Release, thetas: Mapping[str, Any], key: Ke
         return math.nan, (unchecked,)
     few = {name: jnp.asarray(value)[:: max(1, value.shape[0] // _THETAS)][:_THETAS] for name, value in thetas.items()}
     queries = tuple(m.query for m in release.measurements if m.query is not None)
-    noise = observed(release)[1]
+    value, noise = observed(release)
     wide = noise.scale**2 * jnp.where(noise.laplace, 2.0, 1.0)
     skewness, share, cut = map(np.asarray, _simulated(model, queries, wide, jnp.asarray(float(release.n)), few, key))
     distance = float(np.max(np.mean(ABSOLUTE_CUBIC / 12 * skewness / math.sqrt(release.n) * share**1.5, axis=0)))
@@ -63,6 +67,11 @@ def doubts_of(model: Model, release: Release, thetas: Mapping[str, Any], key: Ke
         for name, part in zip(_cut_columns(queries), cut, strict=True)
         if part > _MANY_CUT
     ]
+    totals = statistic_law(model, release)
+    if isinstance(totals, StatisticLaw):
+        remote = float(_remoteness(totals, value, wide, jnp.asarray(float(release.n)), few))
+        if remote > _REMOTE:
+            doubts.append(f"a released number lies {remote:.3g} standard deviations from where the model expects it")
     law = regression_law(model, release) if isinstance(model, LinearRegression) else None
     if isinstance(law, RegressionLaw):
         moved = float(_moved_by_clamping(law, queries, wide, jnp.asarray(float(release.n)), few, key))
@@ -112,6 +121,18 @@ def _simulated(
 
     skewness, share, outside = jax.vmap(one)(thetas)
     return skewness, share, jnp.mean(outside, axis=0)
+
+
+@eqx.filter_jit
+def _remoteness(law: StatisticLaw, value: Array, wide: Array, n: Array, thetas: Theta) -> Array:
+    """How far a released number is from its expectation, in standard deviations, on average over theta; the largest."""
+
+    def one(theta: Theta) -> Array:
+        mean, covariance = law.moments(theta)
+        spread = n * jnp.diag(law.matrix @ covariance @ law.matrix.T) + wide
+        return jnp.abs(value - law.released(n * mean, n)) / jnp.sqrt(spread)
+
+    return jnp.max(jnp.mean(jax.vmap(one)(thetas), axis=0))
 
 
 @eqx.filter_jit

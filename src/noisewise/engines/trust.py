@@ -59,6 +59,8 @@ def check_normality(
     False
     """
     engine = Sufficient() if engine is None else engine
+    if not isinstance(engine, Sufficient):
+        raise ValueError(f"engine must be a nw.engines.Sufficient(...), or left out; got {engine!r}.")
     choice = choose(model, release, engine, ask_all=compare)
     assert release.n is not None
     draw_key, simulate_key, exact_key = jax.random.split(jax.random.key(random_seed), 3)
