@@ -15,9 +15,11 @@ from noisewise.engines.base import Engine, Support
 from noisewise.models.base import Model
 from noisewise.release.document import Release
 from noisewise.release.queries import Counts, Moments
+from noisewise.release.randomised_response import RandomisedResponse
+from noisewise.release.records import RecordNoise
 from noisewise.typing import Key
 
-_TRIALS = 16
+_TRIALS, _REPORTS = 16, 256
 
 # in the order of preference: engines without Markov chains first; approximate engines are only ever named, never chosen
 _ENGINES = {
@@ -144,6 +146,8 @@ def _check_codes(model: Model, release: Release) -> None:
     """Refuse counts of what the model does not make codes of, and integer noise on sums of what are not integers."""
     for measurement in release.measurements:
         query, noise = measurement.query, measurement.noise
+        if isinstance(measurement.mechanism, RecordNoise):
+            _check_reports(model, measurement.mechanism)
         if isinstance(query, Counts):
             why = f"The release counts the codes of {{name!r}}, but the {type(model).__name__} model's {{name!r}} is not a code"
             needed = dict.fromkeys(name for table in query.tables for name in table)
@@ -166,6 +170,26 @@ def _check_codes(model: Model, release: Release) -> None:
         for name in needed:
             if not makes_integers(model, name):
                 raise ValueError(f"{why.format(name=name)}. Take a model of integers, or correct the release.")
+
+
+def _check_reports(model: Model, mechanism: RecordNoise) -> None:
+    """Refuse randomised responses to what is not one of their codes: no probability of a report would be known."""
+    for name, law in mechanism.laws.items():
+        if not isinstance(law, RandomisedResponse):
+            continue
+        levels = model.level_counts.get(name)
+        if levels is None and model.has_transform:
+            key = jax.random.key(0)
+            values = np.asarray(model.simulate(key, model.sample_prior(key), _REPORTS)[name])
+            levels = law.levels if np.all(np.isin(values, np.arange(law.levels))) else None
+        elif levels is None:
+            continue
+        if levels is None or levels > law.levels:
+            made = "other values" if levels is None else f"{levels} levels"
+            raise ValueError(
+                f"Randomised response reported {name!r} as one of the codes 0 to {law.levels - 1}, but the {type(model).__name__} "
+                f"model gives it {made}; give both the same codes, levels={law.levels}."
+            )
 
 
 def makes_integers(model: Model, name: str) -> bool:
