@@ -322,9 +322,9 @@ def _judge(problem: Exception) -> int:
         where = getattr(getattr(problem, "ctx", None), "command_path", "noisewise")
         return _fail(f"{str(message()).rstrip('.')}. See {where} --help.", 2)
     if isinstance(problem, OSError):
-        return _fail(
-            f"{problem.strerror or problem}: {problem.filename!r}. Check the name, the folder and its permissions.", 2
-        )
+        where = "" if problem.filename is None else f": {problem.filename!r}"
+        said = " ".join(str(problem.strerror or problem).split())
+        return _fail(f"{said}{where}. Check the name, the folder, its permissions and the disk.", 2)
     if isinstance(problem, ValueError):
         return _fail(" ".join(str(problem).split()), 2)
     return _fail(
