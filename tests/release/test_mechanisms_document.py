@@ -197,6 +197,7 @@ REFUSED = {
         lambda: nw.mechanisms.CensoredNoise(CODES, LAPLACE, lower=0),
         "are sums of nw.queries; got RecordColumns",
     ),
+    "a law as a mechanism": (lambda: nw.Measurement(mechanism=LAPLACE, value=[1.0]), "must be one of nw.mechanisms"),
     "wide tail drawn again": (
         lambda: nw.mechanisms.TruncatedNoise(SUM, nw.noise.DiscreteGaussian(1e6), upper=0),
         "needs a sum of 9000008 terms",

@@ -57,6 +57,8 @@ class Measurement(eqx.Module):
             mechanism = noise_on(query, noise)
         elif query is not None or noise is not None:
             raise ValueError("Give a Measurement either a query with its noise or a mechanism, not both.")
+        elif not isinstance(mechanism, Mechanism):
+            raise ValueError(f"The mechanism of a Measurement must be one of nw.mechanisms; got {mechanism!r}.")
         if value is None:
             raise ValueError("A Measurement needs the released value; got None.")
         if name is not None and (not isinstance(name, str) or "/" in name or name in ("chain", "draw")):
