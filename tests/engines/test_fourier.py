@@ -294,7 +294,8 @@ def test_models_it_cannot_put_on_panels_are_refused_with_the_reason():
 
 def test_sums_it_cannot_transform_are_refused_with_the_reason():
     column = nw.Column(0, 5)
-    nearly_constant = sum_release(nw.noise.Laplace(2.0), 49.0, 10, column)
+    squares = nw.queries.Moments(columns={"x": column}, terms=[{"x": 2}])
+    nearly_constant = nw.Release([nw.Measurement(squares, nw.noise.Laplace(2.0), [240.0])], n=10)
     support = Fourier().supports(nw.models.Exponential(2.0, 1.0), nearly_constant)
     assert not support.ok
     assert "nearly discrete" in support.reason

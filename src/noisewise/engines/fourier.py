@@ -163,7 +163,9 @@ class Posterior:
                 "the density of a record does not integrate to one on the quadrature: it has kinks or jumps, or "
                 "log_likelihood is not a normalised density of one real number"
             )
-        return _log_prior(self.model, free) + log_density(self.given.law, theta, self.given.released)
+        return _log_prior(self.model, free) + log_density(
+            self.given.law, theta, self.given.released, self.given.between
+        )
 
 
 def log_prior_total(model: Model) -> float:

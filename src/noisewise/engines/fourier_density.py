@@ -26,6 +26,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from noisewise.engines.fourier_few import Between, few_log_density
+
 Law = Callable[[dict[str, np.ndarray], int], tuple[np.ndarray, np.ndarray]]
 """``(theta, order) -> values of the statistic, their probabilities``, with the axes (parameter value, node)."""
 
@@ -36,6 +38,7 @@ _MOST_ORDER = 256
 _SMOOTH_SCALE = 3.0
 _TAIL = 1e-12
 _NATS = 39.0
+_LOOKS = 24
 
 
 class NotConverged(ValueError):
@@ -172,8 +175,10 @@ def approximate_log_density(law: Law, theta: dict[str, np.ndarray], released: Re
     return np.minimum(exponent - 0.5 * np.log(2 * np.pi * spread) - np.log(step), np.log(released.peak))
 
 
-def log_density(law: Law, theta: dict[str, np.ndarray], released: ReleasedSum) -> np.ndarray:
-    """``log p(s | theta)`` for a batch of parameter values."""
+def log_density(
+    law: Law, theta: dict[str, np.ndarray], released: ReleasedSum, between: Between | None = None
+) -> np.ndarray:
+    """``log p(s | theta)`` for a batch of parameter values; ``between`` helps where the integral does not converge."""
     values, weights = law(theta, _ORDER)
     values = released.coordinates(values)
     tau = _contour(values, weights, released)
@@ -196,9 +201,11 @@ def log_density(law: Law, theta: dict[str, np.ndarray], released: ReleasedSum) -
             cut = np.minimum(cut, np.pi)
         nodes = np.zeros(tau.shape)
         nodes[left] = np.ceil(period[left] * cut[left] / (2 * np.pi))
-        if np.any(nodes > _MOST_NODES):
-            raise NotConverged
-        again = []
+        hard = left[(nodes[left] > _MOST_NODES) | (_order_needed(cut[left], values[left], released) > _MOST_ORDER)]
+        if hard.size:
+            result[hard] = _few(law, {name: part[hard] for name, part in theta.items()}, released, between)
+            left = np.setdiff1d(left, hard)
+        again = [left[:0]]
         for rows in _batches(left, nodes, cut, values):
             done, log_value = _integrate(law, theta, released, rows, tau[rows], cut[rows], period[rows])
             result[rows] = log_value
@@ -206,6 +213,36 @@ def log_density(law: Law, theta: dict[str, np.ndarray], released: ReleasedSum) -
         left = np.concatenate(again)
         cut[left] *= 2
     return result
+
+
+def _order_needed(cut: np.ndarray, values: np.ndarray, released: ReleasedSum) -> np.ndarray:
+    """Nodes that the oscillation of ``exp(ivt)`` needs of its own when the sum has few records."""
+    inner = values[:, 1:-1] if released.lattice is None else values[:, :1]
+    return np.asarray(_ORDER / 2 + 0.6 * cut * np.ptp(inner, axis=1))
+
+
+def _few(law: Law, theta: dict[str, np.ndarray], released: ReleasedSum, between: Between | None) -> np.ndarray:
+    """Where the integral does not converge: Laplace noise and few records between their bounds, or s outside every total."""
+    if released.law != "laplace" or released.lattice is not None:
+        raise NotConverged
+    values, weights = law(theta, _ORDER)
+    low, high = np.sort(values[0, [0, -1]])
+    outside = released.value <= released.n * low or released.value >= released.n * high
+    if outside and np.all((values >= low) & (values <= high)):
+        # no total on the other side of s, so that the noise is one exponential
+        end = low if released.value <= released.n * low else high
+        away = -np.abs(values - end) / released.scale
+        change = np.sum(weights * np.expm1(away), axis=1)
+        with np.errstate(divide="ignore"):
+            log_mean = np.where(change > -0.5, np.log1p(change), np.log(np.sum(weights * np.exp(away), axis=1)))
+        apart = abs(released.value - released.n * end) / released.scale
+        return np.asarray(released.n * log_mean - apart + np.log(released.peak))
+    found = None
+    if between is not None:
+        found = few_log_density(between, theta, weights, released.n, released.value, released.scale)
+    if found is None:
+        raise NotConverged
+    return found
 
 
 def _contour(values: np.ndarray, weights: np.ndarray, released: ReleasedSum) -> np.ndarray:
@@ -264,14 +301,9 @@ def _integrate(
     n = released.n
     some = {name: part[rows] for name, part in theta.items()}
     values, weights = law(some, _ORDER)
-    # the oscillation of exp(ivt) needs nodes of its own when the sum has few records
-    between = values[:, 1:-1] if released.lattice is None else values[:, :1]
-    needed = _ORDER / 2 + 0.6 * float(np.max(cut * np.ptp(between, axis=1)))
-    order = _ORDER
+    order, needed = _ORDER, np.max(_order_needed(cut, values, released))
     while order < needed:
         order *= 2
-    if order > _MOST_ORDER:
-        raise NotConverged
     if order > _ORDER:
         values, weights = law(some, order)
     values = released.coordinates(values)
@@ -294,7 +326,8 @@ def _integrate(
     terms = np.real(np.exp(power - 1j * v * rest[:, None]) * noise) * inside
     terms[:, 0] *= 0.5
     integral = np.sum(terms, axis=1) * step / np.pi
-    tail = np.exp(power[:, -1].real) * np.abs(noise[:, -1]) * inside[:, -1] * v[:, -1] / np.pi
+    left = np.maximum(power[:, -1].real * inside[:, -1], n * log_largest(tilted, v[:, -1], released))
+    tail = np.exp(left) * np.abs(noise[:, -1]) * v[:, -1] / np.pi
     front = n * tilted.log_mgf - tau * (released.target - n * mean) + log_noise
     residue = np.full(rows.size, -np.inf)
     if released.heavy:
@@ -317,6 +350,34 @@ def log_characteristic(tilted: Tilted, v: np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore"):
         modulus = 0.5 * np.log1p(np.maximum(size, -1.0))
     return np.maximum(modulus, -1e300) + 1j * np.arctan2(imaginary, 1 + real)
+
+
+def log_largest(tilted: Tilted, v: np.ndarray, released: ReleasedSum) -> np.ndarray:
+    """How large ``log |E exp(i w y)|`` becomes again at frequencies w beyond v: atoms fall into step with each other.
+
+    Within the first turns, ``|w| < 3 pi / width``, or within the period of a lattice, it is looked at; farther out it is at most
+    the mass of the atoms at the bounds and the modulus of what lies between them, which falls.
+    """
+    deviations, weights = tilted.deviations, tilted.weights
+    turn = 2 * np.pi / np.maximum(np.ptp(deviations, axis=1), 1e-300)
+    reach = 1.5 * turn if released.lattice is None else np.full(v.shape, np.pi)
+    end = np.maximum(reach, v)
+    share = np.linspace(0, 1, _LOOKS)
+    seen = np.concatenate([v[:, None] + (end - v)[:, None] * share, np.clip(turn, v, end)[:, None]], axis=1)
+    found = np.max(log_characteristic(tilted, seen).real, axis=1)
+    if released.lattice is not None:
+        return np.where(v >= np.pi, -np.inf, found)
+    inner = Tilted(tilted.tau, tilted.log_mgf, tilted.mean, deviations[:, 1:-1], weights[:, 1:-1])
+    between = np.max(np.abs(_transform(inner, end[:, None] + turn[:, None] * share)), axis=1)
+    with np.errstate(divide="ignore"):
+        far = np.log(np.minimum(weights[:, 0] + weights[:, -1] + between, 1.0))
+    return np.where(v < reach, np.maximum(found, far), far)
+
+
+def _transform(tilted: Tilted, v: np.ndarray) -> np.ndarray:
+    """``E exp(i v y)`` over some of the nodes."""
+    turned = np.exp(1j * v[:, :, None] * tilted.deviations[:, None, :])
+    return np.asarray(np.einsum("mvq,mq->mv", turned, tilted.weights))
 
 
 def noise_transform(released: ReleasedSum, tau: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 from scipy.special import gammaln, ndtr
-from scipy.stats import poisson
+from scipy.stats import expon, norm, poisson
 
-from noisewise.engines.fourier_custom import Unsupported, check_density, custom_law, density_integrates
+from noisewise.engines.fourier_custom import Unsupported, check_density, custom_law, density_integrates, record_density
 from noisewise.engines.fourier_density import Law, ReleasedSum
+from noisewise.engines.fourier_few import Between
 from noisewise.models.base import Model
 from noisewise.models.bernoulli import Bernoulli
 from noisewise.models.custom import Custom
@@ -40,12 +41,14 @@ _LATTICE_TOLERANCE = 1e-9
 class Problem:
     """What the Fourier engine integrates: the law of a record's statistic, and what was released.
 
-    ``trusted`` says for which parameters a law by quadrature is exact to rounding; None where it always is.
+    ``trusted`` says for which parameters a law by quadrature is exact to rounding; None where it always is. ``between`` describes
+    the records between the bounds, where the statistic is linear in them.
     """
 
     law: Law
     released: ReleasedSum
     trusted: Callable[[dict[str, np.ndarray]], np.ndarray] | None = None
+    between: Between | None = None
 
 
 def problem(model: Model, release: Release) -> Problem:
@@ -65,7 +68,8 @@ def problem(model: Model, release: Release) -> Problem:
         raise Unsupported("integer noise leaves the fractional part of a real-valued sum exposed, which has no density")
     trusted = density_integrates(model) if isinstance(model, Custom) else None
     value, scale = float(release.measurements[0].value[0]), float(np.reshape(noise.scale, -1)[0])
-    return Problem(law, ReleasedSum(value, release.n, noise.name, scale, lattice), trusted)
+    between = _between(model, mechanism.query) if lattice is None else None
+    return Problem(law, ReleasedSum(value, release.n, noise.name, scale, lattice), trusted, between)
 
 
 def _record_law(model: Model, query: Query) -> tuple[Law, tuple[float, float] | None]:
@@ -95,6 +99,31 @@ def _record_law(model: Model, query: Query) -> tuple[Law, tuple[float, float] | 
     if isinstance(model, Normal):
         return _normal(query, model, column), None
     return _exponential(query, model, column), None
+
+
+def _between(model: Model, query: Query) -> Between | None:
+    """The density between the bounds of a first power of a real column."""
+    if not isinstance(query, Moments) or query.terms[0][0][1] != 1:
+        return None
+    ((name, column),) = query.bounds
+    low = max(column.lower, 0.0) if isinstance(model, Exponential) else column.lower
+    if not low < column.upper:
+        return None
+    width = column.upper - low
+
+    def density(theta: dict[str, np.ndarray], u: np.ndarray) -> np.ndarray:
+        x = low + width * u
+        if isinstance(model, Custom):
+            return width * record_density(model, theta, np.broadcast_to(x, (len(next(iter(theta.values()))), x.size)))
+        if isinstance(model, Exponential):
+            return width * np.asarray(expon.pdf(x, scale=1 / theta["rate"][:, None]))
+        assert isinstance(model, Normal)
+        known = model.variance
+        variance = theta["variance"] if isinstance(known, InverseGamma) else np.full(theta["mean"].size, float(known))
+        return width * np.asarray(norm.pdf(x, theta["mean"][:, None], np.sqrt(variance)[:, None]))
+
+    lower, upper = _statistic(query, name, np.array([low, column.upper]))
+    return Between(float(lower), float(upper), density)
 
 
 def _single_column(query: Query, name: str) -> Column:
