@@ -408,3 +408,25 @@ def test_a_kernel_that_carries_a_momentum_is_refused():
 
     with pytest.raises(ValueError, match="theta_move's algorithm must start from a position alone"):
         foreign(jax.random.key(0), lambda z: -jnp.sum(z**2), jnp.zeros(2), walk, persistent)
+
+
+def test_a_hierarchy_written_non_centred_is_a_program_like_any_other():
+    from numpyro.infer.reparam import LocScaleReparam
+
+    def groups(n):
+        spread = numpyro.sample("spread", dist.HalfNormal(1.0))
+        with numpyro.plate("groups", 2):
+            centre = numpyro.sample("centre", dist.Normal(0.5, spread))
+        with numpyro.plate("people", n):
+            numpyro.sample("x", dist.Normal(centre[0], 1.0))
+            numpyro.sample("y", dist.Normal(centre[1], 1.0))
+
+    model = nw.models.from_numpyro(numpyro.handlers.reparam(groups, config={"centre": LocScaleReparam(0)}))
+    assert list(model.parameters) == ["spread", "centre_decentered"]
+    assert model.has_inverse
+    theta = {"spread": jnp.asarray(2.0), "centre_decentered": jnp.asarray([1.0, -1.0])}
+    records = {"x": jnp.asarray([2.5, 3.0]), "y": jnp.asarray([-1.5, 0.0])}
+    expected = stats.norm.logpdf([2.5, 3.0], 2.5) + stats.norm.logpdf([-1.5, 0.0], -1.5)
+    np.testing.assert_allclose(model.log_likelihood(theta, records), expected, rtol=1e-12)
+    prior = stats.halfnorm.logpdf(2.0) + stats.norm.logpdf([1.0, -1.0]).sum()
+    np.testing.assert_allclose(model.log_prior(theta), prior, rtol=1e-12)
