@@ -139,7 +139,8 @@ def said_of_run(tree: xr.DataTree) -> list[str]:
     chains, draws = tree["posterior"].sizes["chain"], tree["posterior"].sizes["draw"]
     kind = "exact" if attrs["noisewise_exact"] else "approximate"
     lines = [
-        f"{chains} chains of {draws:,} draws by the {attrs['noisewise_method']} engine ({kind}), "
+        f"{chains} {'chain' if chains == 1 else 'chains'} of {draws:,} {'draw' if draws == 1 else 'draws'} "
+        f"by the {attrs['noisewise_method']} engine ({kind}), "
         f"{float(attrs['sampling_time']):.1f} s of sampling, seed {attrs['random_seed']}.",
         str(attrs["noisewise_verdict"]),
     ]
