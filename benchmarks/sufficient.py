@@ -43,27 +43,34 @@ def log_normal_laplace(gap, sd, scale):
     return np.logaddexp(side(-1.0), side(1.0)) - np.log(4 * scale)
 
 
-def posterior(log_density):
-    density = np.exp(log_density - log_density.max())
+def posterior(log_density, widths):
+    """The probabilities of cells, from the log densities in their middles."""
+    density = widths * np.exp(log_density - log_density.max())
     return density / density.sum()
 
 
 def grid_about(log_density, low, high):
-    """An even grid over where the density is, by zooming."""
+    """The middles and the widths of even cells over each stretch where the density is, by zooming: it may have two narrow modes."""
+    stretches = [(low, high)]
     for _ in range(12):
-        points = np.linspace(low, high, 801)
-        alive = np.flatnonzero(log_density(points) > log_density(points).max() - 30)
-        low, high = points[max(alive[0] - 1, 0)], points[min(alive[-1] + 1, 800)]
-    return np.linspace(low, high, 401)
+        grids = [np.linspace(*ends, 801) for ends in stretches]
+        values = [log_density(points) for points in grids]
+        top = max(found.max() for found in values)
+        stretches = []
+        for points, found in zip(grids, values, strict=True):
+            alive = np.flatnonzero(found > top - 30)
+            runs = np.split(alive, np.flatnonzero(np.diff(alive) > 1) + 1)
+            stretches += [(points[max(run[0] - 1, 0)], points[min(run[-1] + 1, 800)]) for run in runs if run.size]
+    widths = np.repeat([(high - low) / 400 for low, high in stretches], 401)
+    return np.concatenate([np.linspace(*ends, 401) for ends in stretches]), widths
 
 
-def compared(model, release, grid, exact):
+def compared(model, release, grid, widths, exact):
     """Total-variation distance of the engine's posterior from the exact one, on the cells of a grid; and the engine's own doubt."""
     law = statistic_law(model, release)
     sampler = direct_sampler(jax.random.key(0), model, law, *observed(release), jnp.asarray(float(release.n)))
-    step = grid[1] - grid[0]
-    edges = jnp.asarray(np.concatenate([grid - step / 2, grid[-1:] + step / 2]))
-    mass = np.diff(np.asarray(jax.vmap(sampler.table.distribution)(edges)))
+    upto = jax.vmap(sampler.table.distribution)
+    mass = np.asarray(upto(jnp.asarray(grid + widths / 2)) - upto(jnp.asarray(grid - widths / 2)))
     thetas = jax.vmap(lambda key: sampler.draw(key).theta)(jax.random.split(jax.random.key(1), 256))
     _, doubts = doubts_of(model, release, thetas, jax.random.key(2))
     return 0.5 * np.abs(mass / mass.sum() - exact).sum(), any("not near normal" in doubt for doubt in doubts)
@@ -79,7 +86,7 @@ def bernoulli(n, epsilon, truth, rng):
         p, q = special.expit(z), special.expit(-z)
         return log_normal_laplace(y - n * p, np.sqrt(n * p * q), b) + jacobian(z)
 
-    grid = grid_about(normal, -25.0, 25.0)
+    grid, widths = grid_about(normal, -25.0, 25.0)
     p, q = special.expit(grid), special.expit(-grid)
     reach = 12 * np.sqrt(n * p * q) + 40
     s = np.arange(max(0, math.floor(np.min(n * p - reach))), min(n, math.ceil(np.max(n * p + reach))) + 1)
@@ -90,7 +97,7 @@ def bernoulli(n, epsilon, truth, rng):
     )
     query = nw.queries.Moments({"x": nw.Column(0, 1)}, [{"x": 1}])
     release = nw.Release([nw.Measurement(query, nw.noise.Laplace(b), [y])], n=n)
-    return compared(nw.models.Bernoulli(), release, grid, posterior(exact + jacobian(grid)))
+    return compared(nw.models.Bernoulli(), release, grid, widths, posterior(exact + jacobian(grid), widths))
 
 
 def exponential(n, epsilon, truth, rng, lower=0.00633, upper=0.9222):
@@ -117,14 +124,14 @@ def exponential(n, epsilon, truth, rng, lower=0.00633, upper=0.9222):
         mean, sd = moments(np.exp(z))
         return log_normal_laplace(y - n * mean, math.sqrt(n) * sd, b) + prior(z)
 
-    grid = grid_about(normal, math.log(0.05), math.log(40.0))
+    grid, widths = grid_about(normal, math.log(0.05), math.log(40.0))
 
     def exact(z):
         rate = np.exp(z)
         mean, sd = moments(rate)
         gap, root = y - n * mean, math.sqrt(n) * sd
-        # past 9.5/root, or where the noise's own transform is 1e-13, nothing is left for these n; for few records go further
-        cut = 9.5 / root if n > 10**4 else 400 / root
+        # past 9.5/root nothing is left for these n; for few records go further
+        cut = 9.5 / root if n > 10**4 else 100 / root
         v = np.arange(0.0, cut, 2 * math.pi / (abs(gap) + 50 * b + 14 * root))
         turn = (1j * v - rate) * (upper - lower)
         part = rate * np.exp((1j * v - rate) * lower) * (upper - lower) * np.where(turn == 0, 1, np.expm1(turn) / turn)
@@ -134,7 +141,8 @@ def exponential(n, epsilon, truth, rng, lower=0.00633, upper=0.9222):
 
     query = nw.queries.TruncatedSum("x", lower, upper)
     release = nw.Release([nw.Measurement(query, nw.noise.Laplace(b), [y])], n=n)
-    return compared(nw.models.Exponential(4, 1), release, grid, posterior(np.asarray([exact(z) for z in grid])))
+    found = posterior(np.asarray([exact(z) for z in grid]), widths)
+    return compared(nw.models.Exponential(4, 1), release, grid, widths, found)
 
 
 def distance():
