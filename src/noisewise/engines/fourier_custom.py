@@ -96,14 +96,8 @@ def _line(
         places.append(end + sign * unit * t / (1 - t))
         weights.append(share * unit / (1 - t) ** 2)
     x, weight = np.concatenate(places, axis=1), np.concatenate(weights, axis=1)
-    return x, weight * record_density(model, theta, x)
-
-
-def record_density(model: Custom, theta: dict[str, np.ndarray], x: np.ndarray) -> np.ndarray:
-    """The density of a record at rows of places, one for each parameter value."""
-    inner = {name: jnp.asarray(value) for name, value in theta.items()}
     log_density = np.asarray(_log_density(model, inner, jnp.asarray(x)))
-    return np.exp(np.where(np.isnan(log_density), -np.inf, log_density))
+    return x, weight * np.exp(np.where(np.isnan(log_density), -np.inf, log_density))
 
 
 def _panels(edges: np.ndarray, order: int) -> tuple[np.ndarray, np.ndarray]:

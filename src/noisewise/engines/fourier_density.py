@@ -203,7 +203,9 @@ def log_density(
         nodes[left] = np.ceil(period[left] * cut[left] / (2 * np.pi))
         hard = left[(nodes[left] > _MOST_NODES) | (_order_needed(cut[left], values[left], released) > _MOST_ORDER)]
         if hard.size:
-            result[hard] = _few(law, {name: part[hard] for name, part in theta.items()}, released, between)
+            # always as many rows, so that a user's density is compiled for one shape
+            rows = np.resize(hard, tau.size)
+            result[hard] = _few(law, {name: part[rows] for name, part in theta.items()}, released, between)[: hard.size]
             left = np.setdiff1d(left, hard)
         again = [left[:0]]
         for rows in _batches(left, nodes, cut, values):

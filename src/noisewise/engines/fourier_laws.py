@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import gammaln, ndtr
 from scipy.stats import expon, norm, poisson
 
-from noisewise.engines.fourier_custom import Unsupported, check_density, custom_law, density_integrates, record_density
+from noisewise.engines.fourier_custom import Unsupported, check_density, custom_law, density_integrates
 from noisewise.engines.fourier_density import Law, ReleasedSum
 from noisewise.engines.fourier_few import Between
 from noisewise.models.base import Model
@@ -102,8 +102,8 @@ def _record_law(model: Model, query: Query) -> tuple[Law, tuple[float, float] | 
 
 
 def _between(model: Model, query: Query) -> Between | None:
-    """The density between the bounds of a first power of a real column."""
-    if not isinstance(query, Moments) or query.terms[0][0][1] != 1:
+    """The density between the bounds of a first power of a real column of one of the library's models."""
+    if isinstance(model, Custom) or not isinstance(query, Moments) or query.terms[0][0][1] != 1:
         return None
     ((name, column),) = query.bounds
     low = max(column.lower, 0.0) if isinstance(model, Exponential) else column.lower
@@ -113,8 +113,6 @@ def _between(model: Model, query: Query) -> Between | None:
 
     def density(theta: dict[str, np.ndarray], u: np.ndarray) -> np.ndarray:
         x = low + width * u
-        if isinstance(model, Custom):
-            return width * record_density(model, theta, np.broadcast_to(x, (len(next(iter(theta.values()))), x.size)))
         if isinstance(model, Exponential):
             return width * np.asarray(expon.pdf(x, scale=1 / theta["rate"][:, None]))
         assert isinstance(model, Normal)
