@@ -190,3 +190,21 @@ def test_normal_records_on_a_lattice_agree_with_the_sum_over_integers():
         expect(found[name], expected, np.sqrt(np.sum(weight * (values - expected) ** 2)))
     with pytest.raises(AssertionError):
         expect(found["mean"], expected + 0.5, 1.0)
+
+
+def test_counts_behind_integer_noise_agree_with_the_sum_over_counts():
+    scale = np.linspace(0.4, 4, 8)
+    z = np.array([3.0, 6, -5, 4, np.nan, 8, 1, 11])
+    query = Records(columns=("x",), missing=True)
+    release = released(query, {"x": noise.DiscreteLaplace(scale)}, {"x": z}, 8)
+    found = fitted(nw.models.Poisson(2, 1), release, draws=400, tune=150)
+    rate, k = np.linspace(0.01, 20, 1500), np.arange(80)
+    log_post = stats.gamma.logpdf(rate, 2)
+    for value, b in zip(z[~np.isnan(z)], scale[~np.isnan(z)], strict=True):
+        log_post += np.log(stats.poisson.pmf(k, rate[:, None]) @ np.exp(-np.abs(value - k) / b))
+    weight = np.exp(log_post - log_post.max())
+    mean = weight @ rate / weight.sum()
+    sd = np.sqrt(weight @ (rate - mean) ** 2 / weight.sum())
+    assert abs(found["rate"].mean() - mean) < 5 * batch_errors(found["rate"])
+    np.testing.assert_allclose(found["rate"].std(), sd, rtol=0.2)
+    assert abs(np.nanmean(z) - mean) > 5 * batch_errors(found["rate"])

@@ -77,7 +77,8 @@ class UnivariateImputer(Imputer):
         if cells.known:
             return None
         cell_key, inverse_key = jax.random.split(key)
-        x = records[name]
+        # counts are drawn as floats and inverted as integers
+        x = records[name].astype(int) if isinstance(model, Poisson) else records[name]
         lattice = cells.discrete and not isinstance(model, Poisson)
 
         def cell(exact: Array) -> Array:
