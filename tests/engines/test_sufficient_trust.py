@@ -56,7 +56,7 @@ def test_a_count_in_a_tail_that_the_normal_law_has_wrong_is_flagged(value, remot
 
 
 def test_an_engine_of_another_kind_is_refused_in_a_sentence():
-    with pytest.raises(ValueError, match="must be a nw.engines.Sufficient"):
+    with pytest.raises(ValueError, match=r"must be a nw\.engines\.Sufficient"):
         check_normality(nw.models.Bernoulli(), counts(20.0, 100), engine="sufficient")
 
 
