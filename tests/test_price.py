@@ -182,3 +182,19 @@ def test_results_of_something_else_are_refused():
     )
     with pytest.raises(ValueError, match="known n"):
         nw.price(tree, nw.models.UnknownSize(nw.models.Normal(), upper=20), unknown)
+
+
+def test_a_result_that_holds_model_and_release_is_priced_by_itself(tmp_path):
+    query = nw.queries.Moments({"x": nw.Column(0, 1)}, [{"x": 1}])
+    release = nw.Release([nw.Measurement(query, nw.noise.Laplace(3.0), [17.0])], n=40)
+    model = nw.models.Bernoulli(2, 3)
+    tree = nw.sample(model, release, random_seed=1, progressbar=False)
+    tree.to_netcdf(tmp_path / "out.nc")
+    how = {"draws": 200, "tune": 200, "random_seed": 1, "progressbar": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", nw.ConvergenceWarning)
+        alone = nw.price(xr.open_datatree(tmp_path / "out.nc"), **how)
+        assert str(alone) == str(nw.price(tree, model, release, **how))
+    tree.attrs |= {"noisewise_model_expression": ""}
+    with pytest.raises(ValueError, match="does not hold its model"):
+        nw.price(tree)

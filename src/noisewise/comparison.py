@@ -13,7 +13,7 @@ from noisewise.compilation import use_compilation_cache
 from noisewise.engines.choose import check_pair
 from noisewise.engines.naive import Naive
 from noisewise.models.base import Model
-from noisewise.models.words import expression, formulas
+from noisewise.models.words import formulas, read_expression
 from noisewise.release.document import Release
 from noisewise.result import ESS_PER_CHAIN, build_tree
 from noisewise.run import Settings, check_seed, run_sampler
@@ -99,6 +99,28 @@ def release_of(tree: xr.DataTree) -> Release:
     )
 
 
+def model_of(tree: xr.DataTree) -> Model | None:
+    """The model that a result was made with, or None where it was one of functions, which a result cannot hold."""
+    text = str(tree.attrs.get("noisewise_model_expression", ""))
+    return read_expression(text) if text else None
+
+
+def compared(tree: xr.DataTree, model: Model | None = None, *, price: bool = False) -> xr.DataTree:
+    """The tree with what it is compared with: as it is where that is there, or where neither the tree nor ``model`` says the model."""
+    if model is not None and not isinstance(model, Model):
+        raise ValueError(f"model must be the model of the run, such as nw.models.Normal(...); got {model!r}.")
+    held = "release" in tree.children and str(tree["release"].attrs["document"]).startswith("{")
+    if model is None and held and ("prior" not in tree.children or price):
+        model = model_of(tree)
+    if model is not None:
+        return add_comparisons(tree, model, release_of(tree), price=price)
+    if price:
+        raise ValueError(
+            "The price of privacy needs the model of the run, which this result does not hold; give model= as well."
+        )
+    return tree
+
+
 def add_comparisons(
     tree: xr.DataTree, model: Model, release: Release, *, draws: int = 4000, price: bool = False
 ) -> xr.DataTree:
@@ -135,7 +157,6 @@ def add_comparisons(
         _add_price(joined, model, release, seed)
     joined.attrs["noisewise_model"] = repr_model(model)
     joined.attrs["noisewise_model_formulas"] = "\n".join(formulas(model))
-    joined.attrs["noisewise_model_expression"] = expression(model) or ""
     return joined
 
 

@@ -99,8 +99,8 @@ class Price:
 
 def price(
     tree: xr.DataTree,
-    model: Model,
-    release: Release,
+    model: Model | None = None,
+    release: Release | None = None,
     *,
     draws: int = 2000,
     tune: int = 1000,
@@ -110,7 +110,8 @@ def price(
 ) -> Price:
     r"""Split the posterior variance of a run into prior, sampling, clamping and privacy noise, and count the records lost.
 
-    ``tree`` is the run's result, whose variances are split; the model and the release are the ones it was made from. The
+    ``tree`` is the run's result, whose variances are split; the model and the release are the ones it was made from, and are needed
+    only where the result does not hold them (a model of functions, a release with code). The
     shares come from a run of record augmentation made here: given the release, ``p(theta | t)`` is the law of theta among draws
     of (theta, t), so ``V2`` is what a regression of theta on the totals leaves unexplained (polynomials, fitted on
     some draws and judged on others, which errs towards clamping where the true regression bends more), and ``V1`` is
@@ -121,10 +122,12 @@ def price(
     >>> release = nw.Release([nw.Measurement(query, nw.noise.Gaussian(10.0), [20.0])], n=100)
     >>> model = nw.models.Normal(mean_prior=(0, 2), sd=1)
     >>> dt = nw.sample(model, release, random_seed=1, progressbar=False)
-    >>> cost = nw.price(dt, model, release, random_seed=1, progressbar=False)
+    >>> cost = nw.price(dt, random_seed=1, progressbar=False)
     >>> 40 < float(cost.lost_to_noise[0]) < 60
     True
     """
+    _check_result(tree)
+    model, release = _made_from(tree, model, release)
     check_pair(model, release)
     _check(tree, model, release)
     settings = Settings(draws, tune, chains, progressbar=progressbar)
@@ -151,11 +154,22 @@ def price(
     return _split(_labels(model), int(release.n or 0), series, prior, variance, variance_error, notes)
 
 
-def _check(tree: xr.DataTree, model: Model, release: Release) -> None:
+def _check_result(tree: xr.DataTree) -> None:
     if not hasattr(tree, "children") or not {"posterior", "observed_data"} <= set(tree.children):
-        raise ValueError(
-            f"nw.price takes the result of nw.sample first, then its model and release; got {str(tree)[:80]}."
-        )
+        raise ValueError(f"nw.price takes the result of nw.sample first; got {str(tree)[:80]}.")
+
+
+def _made_from(tree: xr.DataTree, model: Model | None, release: Release | None) -> tuple[Model, Release]:
+    """The given model and release, or those that the result holds."""
+    from noisewise.comparison import model_of, release_of
+
+    model = model_of(tree) if model is None else model
+    if model is None:
+        raise ValueError("The result does not hold its model, which is made of functions; give nw.price(dt, model).")
+    return model, release_of(tree) if release is None else release
+
+
+def _check(tree: xr.DataTree, model: Model, release: Release) -> None:
     if isinstance(model, UnknownSize) or release.n is None:
         raise ValueError("nw.price counts records lost out of n, so it needs a release with a known n.")
     others = [

@@ -13,6 +13,7 @@ import numpy as np
 import noisewise
 from noisewise.engines.base import Engine, Exact
 from noisewise.models.base import Model
+from noisewise.models.words import expression
 from noisewise.release.document import Release
 from noisewise.run import Settings, Trace
 
@@ -166,6 +167,7 @@ def build_tree(
         "random_seed": seed,
         "noisewise_method": engine.name,
         "noisewise_engine": engine_expression(engine) or "",
+        "noisewise_model_expression": expression(model) or "",
         "noisewise_exact": int(engine.exact),
         "noisewise_reason": reason,
         "noisewise_independent_draws": int(independent),

@@ -9,13 +9,36 @@ import pytest
 from model_cases import MODELS
 
 import noisewise as nw
-from noisewise.models.words import expression, formulas
+from noisewise.models.words import expression, formulas, read_expression
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_expression_makes_the_same_model(name):
     again = eval(expression(MODELS[name]), {"nw": nw})
     assert eqx.tree_equal(again, MODELS[name], rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_expression_is_read_without_being_evaluated(name):
+    assert eqx.tree_equal(read_expression(expression(MODELS[name])), MODELS[name], rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "__import__('os').getcwd()",
+        "nw.models.from_numpyro(model=3)",
+        "nw.models.Poisson(shape=nw.__version__, rate=1)",
+        "nw.models.Model.__subclasses__()",
+        "nw.models.Nothing()",
+        "nw.models.InverseGamma(shape=1.0, scale=2.0)",
+        "3 +",
+        "",
+    ],
+)
+def test_what_is_no_model_is_not_read(text):
+    with pytest.raises(ValueError, match="not the expression of a model"):
+        read_expression(text)
 
 
 @pytest.mark.parametrize("name", MODELS)

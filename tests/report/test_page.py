@@ -208,11 +208,14 @@ def test_draws_on_the_edge_of_the_prior_say_nothing_about_other_priors(coin):
 
 
 def test_the_price_of_privacy_is_on_the_page_when_asked_for(coin, tmp_path):
-    page = nw.report(coin, tmp_path / "price.html", model=COIN, price=True).read_text()
-    assert "Where the posterior variance comes from" in page
-    assert "records lost to noise" in page
+    for model in (None, COIN):
+        page = nw.report(coin, tmp_path / "price.html", model=model, price=True).read_text()
+        assert "Where the posterior variance comes from" in page
+        assert "records lost to noise" in page
+    without = coin.copy()
+    without.attrs |= {"noisewise_model_expression": ""}
     with pytest.raises(ValueError, match="give model= as well"):
-        nw.report(coin, tmp_path / "price.html", price=True)
+        nw.report(without, tmp_path / "price.html", price=True)
 
 
 def test_a_run_that_has_not_converged_is_marked(coin, tmp_path):
@@ -230,9 +233,13 @@ def test_a_good_run_is_not_marked_as_bad_and_its_naive_posterior_is_explained(co
     assert nw.report(coin, tmp_path / "again.html").read_text() == page
 
 
-def test_without_prior_and_naive_the_posterior_stands_alone(coin, tmp_path):
+def test_prior_and_naive_are_drawn_from_the_model_in_the_result_and_without_one_the_posterior_stands_alone(
+    coin, tmp_path
+):
     alone = coin.copy()
     del alone["naive"], alone["prior"]
+    assert '<th scope="colgroup" colspan="3">naive</th>' in nw.report(alone, tmp_path / "known.html").read_text()
+    alone.attrs |= {"noisewise_model_expression": ""}
     page = nw.report(alone, tmp_path / "alone.html").read_text()
     assert '<th scope="colgroup" colspan="3">posterior</th>' in page
     assert '<th scope="colgroup" colspan="3">naive</th>' not in page
@@ -263,7 +270,7 @@ def test_the_summary_has_the_numbers_of_the_draws(coin):
     draws = coin["posterior"]["p"].values
     assert row.posterior.mean == pytest.approx(draws.mean())
     assert (row.posterior.low, row.posterior.high) == pytest.approx(tuple(np.quantile(draws, [0.05, 0.95])), rel=1e-14)
-    assert row.missing_information == pytest.approx(coin["posterior"]["p"].attrs["missing_information"][0])
+    assert row.missing_information == pytest.approx(coin["posterior"]["p"].attrs["missing_information"])
     # 4000 draws of the prior and of the naive posterior, 4 standard errors
     for found, law in ((row.prior, stats.beta(2, 2)), (row.naive, stats.beta(2 + 60, 2))):
         assert found.mean == pytest.approx(law.mean(), abs=4 * law.std() / np.sqrt(4000))

@@ -86,6 +86,7 @@ def test_what_cannot_be_drawn_is_said(tree):
     bare = tree.copy()
     for kind in ("prior", "naive"):
         del bare[kind]
+    bare.attrs |= {"noisewise_model_expression": ""}
     with pytest.raises(ValueError, match="give model="):
         nw.plots.compare(bare)
     with pytest.raises(ValueError, match="var_names has 'q'"):

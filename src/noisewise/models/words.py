@@ -1,7 +1,8 @@
-"""A model in words: its law as formulas, and the Python expression that makes it again, for reports."""
+"""A model in words: its law as formulas, and the Python expression that makes it again, written and read."""
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -53,8 +54,37 @@ def expression(model: Model) -> str | None:
         return None
 
 
+def read_expression(text: str) -> Model:
+    """The model of such an expression. Only constructors of ``nw.models`` and plain values are read, nothing is evaluated.
+
+    >>> import noisewise as nw
+    >>> read_expression("nw.models.Poisson(shape=6.0, rate=1.5, column='x')").columns
+    ('x',)
+    """
+    try:
+        model = _read(ast.parse(text, mode="eval").body)
+    except (SyntaxError, ValueError) as problem:
+        raise ValueError(f"{text!r} is not the expression of a model: {problem}.") from None
+    if not isinstance(model, Model):
+        raise ValueError(f"{text!r} is not the expression of a model.")
+    return model
+
+
 class _NoText(Exception):
     """Something that cannot be written as an expression."""
+
+
+def _read(node: ast.expr) -> Any:
+    from noisewise import models
+
+    if isinstance(node, ast.Call) and not node.args and ast.unparse(node.func).startswith("nw.models."):
+        made = ast.unparse(node.func).removeprefix("nw.models.")
+        kind = getattr(models, made) if made in models.__all__ else None
+        if isinstance(kind, type) and issubclass(kind, eqx.Module):
+            return kind(**{str(part.arg): _read(part.value) for part in node.keywords})
+    if isinstance(node, ast.Tuple):
+        return tuple(_read(part) for part in node.elts)
+    return ast.literal_eval(node)
 
 
 def _made(value: Any) -> str:

@@ -36,8 +36,9 @@ def report(
     """Write a run as one HTML page that needs nothing else: no network, no other files.
 
     ``tree`` comes from :func:`noisewise.sample` or from a file that ``noisewise fit`` wrote. Such a file holds the prior and the
-    naive posterior as well; for a tree straight from ``sample``, give the ``model`` and they are drawn for the page. ``level`` is the
-    probability of the intervals; ``price`` (with a model) also splits the posterior variance by :func:`noisewise.price`.
+    naive posterior as well; for a tree straight from ``sample`` they are drawn for the page. A result holds its model, unless that is
+    made of functions: then give the ``model``, or the page does without a comparison. ``level`` is the
+    probability of the intervals; ``price`` also splits the posterior variance by :func:`noisewise.price`.
 
     Returns the path that was written.
 
@@ -46,7 +47,7 @@ def report(
     >>> release = nw.Release([nw.Measurement(query, nw.noise.Laplace(20.0), [104.0])], n=100)
     >>> model = nw.models.Normal(mean_prior=(0, 2), sd=1)
     >>> dt = nw.sample(model, release, random_seed=1)
-    >>> nw.report(dt, "report.html", model=model, level=0.95).name
+    >>> nw.report(dt, "report.html", level=0.95).name
     'report.html'
     """
     if not isinstance(path, str | Path):
@@ -57,12 +58,9 @@ def report(
     if path.is_dir() or not path.parent.is_dir():
         raise ValueError(f"The report cannot be written to {str(path)!r}: name a file in a folder that is there.")
     level = check_level(level)
-    if model is not None:
-        from noisewise.comparison import add_comparisons, release_of
+    from noisewise.comparison import compared
 
-        tree = add_comparisons(tree, model, release_of(tree), price=price)
-    elif price:
-        raise ValueError("The price of privacy needs the model of the run; give model= as well.")
+    tree = compared(tree, model, price=price)
     page = write_page(tree, level)
     part = path.with_name(f"{path.name}.part")
     part.write_text(page, encoding="utf-8")

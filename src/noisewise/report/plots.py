@@ -41,14 +41,15 @@ def compare(
 ) -> Figure:
     """Prior, naive and noise-aware posterior on one axis for each parameter.
 
-    ``dt`` holds the groups ``prior`` and ``naive`` if ``noisewise fit`` wrote it; else give the ``model`` and they are drawn.
+    ``dt`` holds the groups ``prior`` and ``naive`` if ``noisewise fit`` wrote it; else they are drawn, for which a model of functions must
+    be given as ``model``.
     ``var_names`` picks variables; at most 24 scalars are drawn.
 
     >>> import noisewise as nw
     >>> query = nw.queries.Moments({"x": nw.Column(0, 1)}, [{"x": 1}])
     >>> release = nw.Release([nw.Measurement(query, nw.noise.Laplace(5.0), [31.0])], n=100)
     >>> dt = nw.sample(nw.models.Bernoulli(), release, random_seed=1)
-    >>> nw.plots.compare(dt, model=nw.models.Bernoulli()).get_label()[:16]
+    >>> nw.plots.compare(dt).get_label()[:16]
     'Densities of p: '
     """
     return _densities(dt, ("prior", "naive", "posterior"), model, var_names, level)
@@ -80,8 +81,10 @@ def release(published: Release | xr.DataTree, *, level: float = LEVEL) -> Figure
     The bars are ``level`` intervals of the noise (by its own standard deviation and a normal picture); a bar across zero says that
     the number by itself does not tell a sum from nothing.
     """
+    from noisewise.comparison import release_of
+
     level = check_level(level)
-    published = published if isinstance(published, Release) else _release_of(_checked(published))
+    published = published if isinstance(published, Release) else release_of(_checked(published))
     parts = [part for part in map(_numbers, published.measurements) if part is not None]
     if not parts:
         raise ValueError("This release has no numbers with noise of a known variance to draw.")
@@ -261,21 +264,9 @@ def _checked(dt: xr.DataTree) -> xr.DataTree:
 
 
 def _with_groups(dt: xr.DataTree, model: Model | None) -> xr.DataTree:
-    dt = _checked(dt)
-    if model is None:
-        return dt
-    from noisewise.comparison import add_comparisons
-    from noisewise.models.base import Model
+    from noisewise.comparison import compared
 
-    if not isinstance(model, Model):
-        raise ValueError(f"model must be the model of the run, such as nw.models.Normal(...); got {model!r}.")
-    return add_comparisons(dt, model, _release_of(dt))
-
-
-def _release_of(dt: xr.DataTree) -> Release:
-    from noisewise.comparison import release_of
-
-    return release_of(dt)
+    return compared(_checked(dt), model)
 
 
 def _chosen(dt: xr.DataTree, var_names: Iterable[str] | None, level: float) -> list[Row]:
@@ -311,7 +302,7 @@ def _price_parts(cost: Price | xr.DataTree) -> tuple[list[str], dict[str, np.nda
     if isinstance(cost, Price):
         return list(cost.labels), {part: np.asarray(getattr(cost, part)) for part in _PARTS}
     if "price" not in getattr(cost, "children", ()):
-        raise ValueError("This result holds no price of privacy; give nw.price(dt, model, release) instead.")
+        raise ValueError("This result holds no price of privacy; give nw.price(dt) instead.")
     group = cost["price"].to_dataset()
     return [str(name) for name in group["parameter"].values], {part: group[part].values for part in _PARTS}
 

@@ -33,6 +33,6 @@ def script(tree: xr.DataTree) -> str | None:
         'release = nw.Release.load("release.json")',
         f"model = {model}",
         f"dt = nw.sample(model, release, {settings}, method={method})",
-        'nw.report(dt, "report.html", model=model)',
+        'nw.report(dt, "report.html")',
     ]
     return "\n".join(lines)
