@@ -110,7 +110,11 @@ TOSSED = nw.models.Custom(
             integer_sum(),
             "DiscreteLaplace noise on a sum of 'x' is for integers, but the Exponen",
         ),
-        (nw.models.Categorical([1, 1, 1]), reported(2), "one of the codes 0 to 1, but the Categorical model gives it 3"),
+        (
+            nw.models.Categorical([1, 1, 1]),
+            reported(2),
+            "one of the codes 0 to 1, but the Categorical model gives it 3",
+        ),
         (nw.models.Normal(), reported(2), "one of the codes 0 to 1, but the Normal model gives it other values"),
         (nw.models.Poisson(9, 1), reported(4), "codes 0 to 3, but the Poisson model gives it other values"),
     ],
