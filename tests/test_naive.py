@@ -295,7 +295,6 @@ def test_the_tree_has_the_form_of_sample_and_the_same_draws_for_the_same_seed():
     ("model", "query", "value", "said"),
     [
         (nw.models.Categorical([1, 1]), nw.queries.Moments({"x": nw.Column(0, 1)}, [{"x": 1}]), [3.0], "counts of x"),
-        (nw.models.Categorical([1, 1, 1]), nw.queries.Counts({"x": 2}, [("x",)]), [[10.0, 40.0]], "3 levels of x"),
         (
             nw.models.Normal(variance_prior=(2, 1)),
             nw.queries.Moments({"x": nw.Column(0, 1)}, [{"x": 1}]),

@@ -29,5 +29,5 @@ def test_every_command_on_the_page_of_evidence_names_something():
 
 
 def test_a_name_that_is_not_there_is_seen():
-    wrong = "`pytest tests/test_run.py::test_nothing` `noisewise study nothing` `make nothing`"
+    wrong = "`pytest tests/test_run.py::test_nothing` `noisewise study no-study` `make nothing`"
     assert len(missing(wrong)) == 3

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from noisewise.engines.choose import makes_integers
 from noisewise.engines.resizing import INCLUDED
 from noisewise.engines.surrogate import surrogate_log_likelihood
 from noisewise.models.base import Model
@@ -84,13 +85,19 @@ def draw_design(
     places = tuple(jnp.zeros(getattr(part, "dimension", 1)) for part in parts)
     made = _draw_all(model, parts, places, check_n(n), replicates, seed, truth)
     for part, values in zip(parts, made.values, strict=True):
-        if isinstance(part, AdditiveNoise) and part.noise.discrete and not np.all(np.round(values) == values):
+        if isinstance(part, AdditiveNoise) and part.noise.discrete and not _whole(model, part, values):
             raise ValueError(
                 f"{type(part.noise).__name__} noise is for whole numbers, and the totals of this query are not whole under the "
                 "model; use a continuous law, or a query that counts."
             )
     shown = [Measurement(mechanism=part, value=value[0]) for part, value in zip(parts, made.values, strict=True)]
     return Release(shown, n), made
+
+
+def _whole(model: Model, part: AdditiveNoise, values: Array) -> bool:
+    """Whether totals are integers; clamped records may be by chance, so the model is asked too."""
+    made = part.query.integer or all(makes_integers(model, name) for name in part.columns)
+    return made and bool(np.all(np.round(values) == values))
 
 
 def draw_truths(
