@@ -177,6 +177,26 @@ def test_lanes_of_replicates_are_the_chains_of_each_alone():
     assert not np.array_equal(swapped.draws[0], together.draws[0])
 
 
+class Alternating(matrix.Unaided):
+    """Proposes half of the records in a step where the first released number is positive."""
+
+    def build(self, model, release, key):
+        kernel = super().build(model, release, key)
+        return dataclasses.replace(kernel, window=2) if float(release.measurements[0].value[0]) > 0 else kernel
+
+
+def test_replicates_whose_kernels_have_other_settings_are_the_chains_of_each_alone():
+    model, release = matrix.release("Bernoulli", [nw.noise.Gaussian], 4)
+    truths = draw_truths(model, release, 6, 2)
+    positive = np.asarray(truths.values[0])[:, 0] > 0
+    assert 0 < positive.sum() < 6
+    settings = {"draws": 12, "tune": 6, "thin": 2, "seed": 2}
+    together = replicate(model, release, Alternating(), truths, **settings)
+    uniform = replicate(model, release, matrix.Unaided(), truths, **settings)
+    np.testing.assert_array_equal(together.draws[~positive], uniform.draws[~positive])
+    assert not np.any(np.all(together.draws[positive] == uniform.draws[positive], axis=(1, 2)))
+
+
 def test_posterior_calibration_of_a_release_sees_a_wrong_sampler():
     query = nw.queries.Moments({"x": nw.Column(0, 1)}, [{"x": 1}])
     release = nw.Release([nw.Measurement(query, nw.noise.DiscreteLaplace(30.0), [120])], n=300)

@@ -2,13 +2,15 @@ r"""Posteriors of many simulated releases at once.
 
 A replicate is a truth and the posterior of its release. The releases differ in their values alone, so the kernels (or the
 samplers) that an engine builds for them have equal shapes: the chains of all replicates run side by side in one program, each with
-its own kernel as part of its state. Samplers whose tables differ in length are grouped by shape.
+its own kernel as part of its state. What differs in shape or in settings (the length of a sampler's tables, the share of the records that a
+step proposes) is grouped by it.
 
 Replicate r depends on the seed and on r, not on how many there are.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +48,7 @@ class Replicates:
 
 
 class Lane(Kernel):
-    """A chain of one replicate. The replicate's kernel and values are data of its state, so lanes may belong to any replicates."""
+    """A chain of one replicate. The replicate's kernel, values and key are data of its state, so lanes may belong to any replicates."""
 
     shared: Any
     quantities: Quantities
@@ -56,12 +58,14 @@ class Lane(Kernel):
         return kernel
 
     def init(self, key: Key, start: Any) -> State:
-        state = self._kernel(start["kernel"]).init(key, start["theta"])
-        return {"kernel": start["kernel"], "values": start["values"], "state": state}
+        init_key, rest = jax.random.split(start["key"])
+        state = self._kernel(start["kernel"]).init(init_key, start["theta"])
+        return {"kernel": start["kernel"], "values": start["values"], "key": rest, "state": state}
 
     def step(self, key: Key, state: State) -> tuple[State, Info]:
-        inner, info = self._kernel(state["kernel"]).step(key, state["state"])
-        return {**state, "state": inner}, Info(info.stats, {})
+        step_key, rest = jax.random.split(state["key"])
+        inner, info = self._kernel(state["kernel"]).step(step_key, state["state"])
+        return {**state, "key": rest, "state": inner}, Info(info.stats, {})
 
     def adapt(self, state: State, info: Info) -> State:
         return {**state, "state": self._kernel(state["kernel"]).adapt(state["state"], info)}
@@ -137,20 +141,48 @@ def _stacked(parts: Sequence[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts)
 
 
+def _grouped(halves: Sequence[tuple[Any, Any]]) -> list[list[int]]:
+    """The replicates that one program can serve: equal structures, shapes and shared parts."""
+    groups: dict[Any, list[int]] = {}
+    for r, (arrays, shared) in enumerate(halves):
+        leaves, structure = jax.tree.flatten(arrays)
+        shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        others, rest = jax.tree.flatten(shared)
+        named = tuple(leaf.tobytes() if isinstance(leaf, np.ndarray) else leaf for leaf in others)
+        groups.setdefault((structure, shapes, rest, named), []).append(r)
+    return list(groups.values())
+
+
+def _placed(
+    found: dict[str, np.ndarray], made: Mapping[str, Any], members: Sequence[int], number: int
+) -> dict[str, np.ndarray]:
+    """What was found of all replicates, with that of some members filled in."""
+    for name, value in made.items():
+        place = found.setdefault(name, np.empty((number, *value.shape[1:])))
+        place[list(members)] = np.asarray(value)[: len(members)]
+    return found
+
+
 def _from_kernels(
     kernels: Sequence[Any], engine: Engine, quantities: Quantities, values: Values, settings: Settings, seed: int
 ) -> dict[str, np.ndarray]:
+    keys = chain_keys(seed, len(kernels))
     halves = [_halves(kernel) for kernel in kernels]
-    arrays, shared = _stacked([half[0] for half in halves]), halves[0][1]
+    found: dict[str, np.ndarray] = {}
+    for members in _grouped(halves):
+        arrays, shared = _stacked([halves[r][0] for r in members]), halves[members[0]][1]
+        data = {"kernel": arrays, "values": tuple(v[np.array(members)] for v in values), "key": keys[np.array(members)]}
 
-    def starts(keys: Key) -> Theta:
-        # a single replicate runs beside a copy of itself, as a single chain does
-        lanes = jnp.arange(keys.shape[0]) % len(kernels)
-        given = jax.tree.map(lambda leaf: leaf[lanes], {"kernel": arrays, "values": values})
-        return {**given, "theta": _start(engine, shared, given["kernel"], keys)}
+        def starts(lanes: Key, data: Any = data, shared: Any = shared) -> Theta:
+            # a single replicate runs beside a copy of itself, as a single chain does
+            at = jnp.arange(lanes.shape[0]) % data["key"].shape[0]
+            given = jax.tree.map(lambda leaf: leaf[at], data)
+            return {**given, "theta": _start(engine, shared, given["kernel"], given["key"])}
 
-    trace = run_kernel(Lane(shared, quantities), starts, settings, seed, identity="", effective=lambda _: 0.0)
-    return trace.posterior
+        some = dataclasses.replace(settings, chains=len(members))
+        trace = run_kernel(Lane(shared, quantities), starts, some, seed, identity="", effective=lambda _: 0.0)
+        _placed(found, trace.posterior, members, len(kernels))
+    return found
 
 
 @eqx.filter_jit
@@ -165,16 +197,9 @@ def _from_samplers(
     samplers: Sequence[Sampler], quantities: Quantities, values: Values, draws: int, seed: int
 ) -> dict[str, np.ndarray]:
     keys = chain_keys(seed, len(samplers))
-    groups: dict[Any, list[int]] = {}
     halves = [_halves(sampler) for sampler in samplers]
-    for r, (arrays, shared) in enumerate(halves):
-        leaves, structure = jax.tree.flatten(arrays)
-        shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-        others, rest = jax.tree.flatten(shared)
-        named = tuple(leaf.tobytes() if isinstance(leaf, np.ndarray) else leaf for leaf in others)
-        groups.setdefault((structure, shapes, rest, named), []).append(r)
     found: dict[str, np.ndarray] = {}
-    for members in groups.values():
+    for members in _grouped(halves):
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(halves[members[0]][0]))
         width = 1 << max(0, min(len(members) - 1, _MOST_BYTES // size).bit_length())
         for at in range(0, len(members), width):
@@ -189,9 +214,7 @@ def _from_samplers(
                 keys[lanes],
                 draws,
             )
-            for name, value in drawn.items():
-                place = found.setdefault(name, np.empty((len(samplers), *value.shape[1:])))
-                place[some] = np.asarray(value)[: len(some)]
+            _placed(found, drawn, some, len(samplers))
     return found
 
 
