@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import noisewise as nw
 from noisewise import progress
 from noisewise import run as driver
 from noisewise.engines.base import Draw, Sampler
@@ -140,6 +141,51 @@ def test_nothing_is_traced_again_for_a_seed_a_value_or_a_length():
     assert toy.TRACES == []
     toy.run(chains=5)
     assert toy.TRACES, "the counter does not count"
+
+
+def coded(levels, table):
+    return nw.queries.Counts(levels=levels, tables=[tuple(table)])
+
+
+def clamped(lower, upper):
+    return nw.queries.Moments({"x": nw.Column(lower, upper)}, [{"x": 1}])
+
+
+class Counted(Sampler):
+    """A sampler that says when it is traced."""
+
+    inner: Sampler
+
+    def draw(self, key):
+        toy.TRACES.append("draw")
+        return self.inner.draw(key)
+
+
+@pytest.mark.parametrize(
+    ("engine", "model", "query", "values"),
+    [
+        (nw.engines.Counts(), nw.models.Bernoulli(), coded({"x": 2}, ["x"]), ([[8, 3]], [[5, 7.5]])),
+        (
+            nw.engines.Counts(),
+            nw.models.NaiveBayes(2, [2]),
+            coded({"y": 2, "x1": 2}, ["y", "x1"]),
+            ([4, 3, 2, 3], [5, 3, 1, 2]),
+        ),
+        (nw.engines.Fourier(), nw.models.Normal(sd=1), clamped(0, 3), ([14.0], [9.0])),
+    ],
+)
+def test_independent_draws_are_not_compiled_again_for_another_release(engine, model, query, values):
+    def draws(value):
+        release = nw.Release([nw.Measurement(query, nw.noise.Gaussian(2.0), value)], n=12)
+        sampler = engine.build(model, release, jax.random.key(0))
+        return run_sampler(Counted(sampler), Settings(draws=10, progressbar=False), 1)
+
+    toy.TRACES.clear()
+    first = draws(values[0])
+    assert toy.TRACES
+    toy.TRACES.clear()
+    assert not np.array_equal(*(next(iter(one.posterior.values())) for one in (first, draws(values[1]))))
+    assert toy.TRACES == []
 
 
 class Normals(Sampler):

@@ -122,6 +122,11 @@ def _chain_keys(seed: Array, chains: Array) -> Key:
     return jax.vmap(lambda chain: jax.random.fold_in(jax.random.key(seed), chain))(chains)
 
 
+def numbers_as_data(built: Any) -> Any:
+    """With its numbers that are no integers as arrays, so that no program is compiled again for their values."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_inexact_array_like(leaf) else leaf, built)
+
+
 @eqx.filter_jit
 def _draw_block(sampler: Sampler, keys: Key, first: Array) -> tuple[Any, ...]:
     numbers = first + jnp.arange(_ROWS)
@@ -141,6 +146,7 @@ def run_sampler(sampler: Sampler, settings: Settings, seed: int, *, identity: st
     wanted = math.ceil((settings.target_ess or 0) / settings.chains)
     goal = max(settings.draws, min(wanted, _MOST_EXTENSION * settings.draws))
     keys = chain_keys(seed, max(settings.chains, _LANES))
+    sampler = numbers_as_data(sampler)
     blocks: list[tuple[Any, ...]] = []
     began = time.perf_counter()
     made = 0

@@ -28,7 +28,7 @@ from noisewise.kernels.base import Info, Kernel, State
 from noisewise.kernels.statistics import StatisticsKernel
 from noisewise.models.base import Model
 from noisewise.release.document import Release
-from noisewise.run import START, STEP, Settings, chain_keys, run_kernel
+from noisewise.run import START, STEP, Settings, chain_keys, numbers_as_data, run_kernel
 from noisewise.typing import Key, Theta
 
 _MOST_BYTES = 2**27
@@ -132,9 +132,7 @@ def _build(model: Model, release: Release, engine: Engine, values: Values, root:
 
 def _halves(built: Any) -> tuple[Any, Any]:
     """What may differ between replicates, as arrays, and what all of a program share."""
-    return eqx.partition(
-        jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_inexact_array_like(leaf) else leaf, built), eqx.is_array
-    )
+    return eqx.partition(numbers_as_data(built), eqx.is_array)
 
 
 def _stacked(parts: Sequence[Any]) -> Any:
