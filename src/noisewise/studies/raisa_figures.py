@@ -62,11 +62,13 @@ def band(axis: Any, x: Sequence[float], values: Sequence[np.ndarray], **style: A
 def plot_accountants(rows: Rows, folder: Path) -> list[Path]:
     """Figure 6.1: iterations by epsilon, a panel for each sampler, a line for each accountant."""
     parts = list(group(rows, "algorithm"))
+    colours = {accountant: f"C{place}" for place, ((accountant,), _) in enumerate(group(rows, "accountant"))}
 
     def draw(place: int, axis: Any) -> None:
         (algorithm,), part = parts[place]
         for (accountant,), line in group(part, "accountant"):
-            axis.plot(line["epsilon"], line["iterations"], marker="o", markersize=3, linewidth=1, label=accountant)
+            style = {"color": colours[accountant], "marker": "o", "markersize": 3, "linewidth": 1}
+            axis.plot(line["epsilon"], line["iterations"], label=accountant, **style)
         axis.set_title(ALGORITHMS[algorithm], fontsize=8)
         axis.set_xlabel("epsilon", fontsize=8)
         axis.set_ylabel("iterations allowed", fontsize=8)
