@@ -80,7 +80,9 @@ def bernoulli(n, epsilon, truth, rng):
     """Total-variation distance for one release of a count with Laplace(1/epsilon) noise, p uniform a priori."""
     b = 1 / epsilon
     y = rng.binomial(n, truth) + rng.laplace(scale=b)
-    jacobian = lambda z: special.log_expit(z) + special.log_expit(-z)  # noqa: E731
+
+    def jacobian(z):
+        return special.log_expit(z) + special.log_expit(-z)
 
     def normal(z):
         p, q = special.expit(z), special.expit(-z)
