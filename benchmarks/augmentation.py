@@ -27,8 +27,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import noisewise as nw
+from noisewise.chains import INIT, START, chain_keys
 from noisewise.engines.base import Engine
-from noisewise.run import INIT, START, chain_keys
 
 BETA, MEAN, VARIANCE = np.array([-1.795, -2.889, -0.662]), np.array([0.9, -1.173]), 2.0
 CHAINS, TURNS = 4, 5

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import noisewise as nw
+from noisewise import chains as driver
 from noisewise import checkpoint
-from noisewise import run as driver
 from reference import toy
 
 LENGTHS = {"draws": 6000, "tune": 1000, "chains": 2, "thin": 3, "keep_latent": 6}
@@ -27,7 +27,7 @@ warnings.simplefilter("ignore")
 sys.path.insert(0, sys.argv[1])
 import jax
 import noisewise
-from noisewise import run as driver
+from noisewise import chains as driver
 from noisewise.compilation import use_compilation_cache
 from pathlib import Path
 from reference import toy
@@ -109,7 +109,7 @@ def exited(process: int) -> bool:
 def stopped(monkeypatch, path: Path, **settings) -> None:
     """A run that is stopped half way, with its checkpoint."""
     with monkeypatch.context() as patch:
-        advance = driver._Run.advance
+        advance = driver.Chains.advance
 
         def interrupted(self, goal, *, tuning):
             found = advance(self, goal, tuning=tuning)
@@ -117,7 +117,7 @@ def stopped(monkeypatch, path: Path, **settings) -> None:
                 signal.raise_signal(signal.SIGINT)
             return found
 
-        patch.setattr(driver._Run, "advance", interrupted)
+        patch.setattr(driver.Chains, "advance", interrupted)
         trace = toy.run(checkpoint=path, **settings)
     assert trace.length >= 50
 

@@ -16,7 +16,8 @@ from noisewise.models.base import Model
 from noisewise.models.words import formulas, read_expression
 from noisewise.release.document import Release
 from noisewise.result import ESS_PER_CHAIN, build_tree
-from noisewise.run import Settings, check_seed, run_sampler
+from noisewise.run import run_sampler
+from noisewise.settings import Settings, check_seed
 from noisewise.typing import Key, Theta
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ import numpy as np
 
 import noisewise
 from noisewise import checkpoint as checkpoints
+from noisewise.chains import START, in_groups
 from noisewise.compilation import use_compilation_cache
 from noisewise.engines.base import Engine, Sampler
 from noisewise.engines.choose import Choice, choose
@@ -21,7 +22,8 @@ from noisewise.kernels.base import Kernel
 from noisewise.models.base import Model
 from noisewise.release.document import Release
 from noisewise.result import build_tree, smallest_ess
-from noisewise.run import START, Settings, check_seed, run_kernel, run_sampler
+from noisewise.run import run_kernel, run_sampler
+from noisewise.settings import Settings, check_seed
 from noisewise.typing import Key, Theta
 
 if TYPE_CHECKING:
@@ -186,7 +188,7 @@ def _starts(engine: Engine, kernel: Kernel, model: Model, initvals: Mapping[str,
     given = _plain(initvals)
 
     def starts(keys: Key) -> Theta:
-        theta = _engine_starts(engine, kernel, keys)
+        theta: Theta = in_groups(lambda group: _engine_starts(engine, kernel, group), keys)
         chains_shape = {name: (chains, *value.shape[1:]) for name, value in theta.items()}
         for name, value in given.items():
             if name not in theta:

@@ -36,7 +36,7 @@ from noisewise.models.categorical import Categorical
 from noisewise.models.unknown_size import UnknownSize
 from noisewise.release.document import Release
 from noisewise.result import ConvergenceWarning
-from noisewise.run import Settings, check_seed
+from noisewise.settings import Settings, check_seed
 from noisewise.typing import Theta
 
 Method = Literal["auto", "direct", "cloning"]

@@ -21,13 +21,15 @@ import numpy as np
 from arviz_stats.base import array_stats
 from jaxtyping import Array
 
+from noisewise.chains import START, in_groups
 from noisewise.engines.cloning import CloneKernel, clone_kernel
 from noisewise.engines.surrogate import Surrogate
 from noisewise.estimate import Estimate, estimate_at
 from noisewise.models.base import Model
 from noisewise.release.document import Release
 from noisewise.result import Verdict, judge, smallest_ess
-from noisewise.run import START, Settings, run_kernel
+from noisewise.run import run_kernel
+from noisewise.settings import Settings
 from noisewise.typing import Theta
 
 _BUILD, _PILOT = 2**32 - 2, 2**32 - 3
@@ -116,7 +118,8 @@ def _log_priors(model: Model, free: Array) -> Array:
 
 def _stage(kernel: CloneKernel, settings: Settings, seed: int) -> _Stage:
     def starts(keys: Array) -> Theta:
-        return jax.vmap(lambda key: kernel.start(jax.random.fold_in(key, START)))(keys)
+        found: Theta = in_groups(jax.vmap(lambda key: kernel.start(jax.random.fold_in(key, START))), keys)
+        return found
 
     trace = run_kernel(kernel, starts, settings, seed, identity="", effective=smallest_ess)
     draws = trace.posterior["free"]

@@ -35,6 +35,7 @@ import numpy as np
 from arviz_stats.base import array_stats
 from jaxtyping import Array
 
+from noisewise.chains import START, in_groups
 from noisewise.compilation import use_compilation_cache
 from noisewise.engines.augmentation import Augmentation, AugmentationKernel, AugmentationState
 from noisewise.engines.choose import check_pair
@@ -45,7 +46,8 @@ from noisewise.models.unknown_size import UnknownSize
 from noisewise.release.document import Release
 from noisewise.release.mechanism import AdditiveNoise
 from noisewise.result import ConvergenceWarning, document_of, judge, smallest_ess
-from noisewise.run import START, Settings, check_seed, run_kernel
+from noisewise.run import run_kernel
+from noisewise.settings import Settings, check_seed
 from noisewise.typing import Key, Theta
 
 if TYPE_CHECKING:
@@ -139,7 +141,9 @@ def price(
     kernel = TotalsKernel(inner)
 
     def starts(keys: Key) -> Theta:
-        return jax.vmap(lambda key: Augmentation().start(inner, jax.random.fold_in(key, START)))(keys)
+        each = jax.vmap(lambda key: Augmentation().start(inner, jax.random.fold_in(key, START)))
+        found: Theta = in_groups(each, keys)
+        return found
 
     trace = run_kernel(kernel, starts, settings, seed, identity="", effective=smallest_ess)
     theta, total, within = (trace.posterior[name] for name in ("theta", "total", "within"))

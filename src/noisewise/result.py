@@ -15,7 +15,8 @@ from noisewise.engines.base import Engine, Exact
 from noisewise.models.base import Model
 from noisewise.models.words import expression
 from noisewise.release.document import Release
-from noisewise.run import Settings, Trace
+from noisewise.run import Trace
+from noisewise.settings import Settings
 
 if TYPE_CHECKING:
     import xarray as xr

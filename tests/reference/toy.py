@@ -4,8 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from noisewise.chains import LANES
 from noisewise.kernels.base import Info, Kernel
-from noisewise.run import Settings, run_kernel
+from noisewise.run import run_kernel
+from noisewise.settings import Settings
 
 TRACES: list[str] = []
 """One entry each time :meth:`Toy.step` is traced."""
@@ -60,8 +62,14 @@ def least_ess(posterior: dict[str, np.ndarray]) -> float:
     return posterior["z"].shape[0] * posterior["z"].shape[1] / 40
 
 
-def run(seed=3, *, scale=1.0, effective=least_ess, identity="toy", **settings):
+def run(seed=3, *, scale=1.0, effective=least_ess, identity="toy", lanes=LANES, **settings):
     defaults = {"draws": 300, "tune": 40, "chains": 3, "progressbar": False}
     return run_kernel(
-        Toy(jnp.asarray(scale)), starts, Settings(**(defaults | settings)), seed, identity=identity, effective=effective
+        Toy(jnp.asarray(scale)),
+        starts,
+        Settings(**(defaults | settings)),
+        seed,
+        identity=identity,
+        effective=effective,
+        lanes=lanes,
     )

@@ -15,7 +15,7 @@ from noisewise.engines.base import Engine
 from noisewise.engines.choose import choose
 from noisewise.models.base import Model
 from noisewise.release.document import Release
-from noisewise.run import check_seed
+from noisewise.settings import check_seed
 
 
 @dataclass(frozen=True)

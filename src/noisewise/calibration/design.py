@@ -29,7 +29,7 @@ from noisewise.engines.choose import choose
 from noisewise.models.base import Model
 from noisewise.release.noise import LAWS, Laplace, Noise
 from noisewise.release.query import Neighbours, Query, check_neighbours
-from noisewise.run import check_seed
+from noisewise.settings import check_seed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -26,7 +26,7 @@ from noisewise.engines.base import Engine
 from noisewise.engines.choose import choose
 from noisewise.models.base import Model
 from noisewise.release.document import Release
-from noisewise.run import check_seed
+from noisewise.settings import check_seed
 from noisewise.typing import Key
 
 _PILOT_SHARE = 10

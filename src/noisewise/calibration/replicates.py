@@ -22,13 +22,15 @@ import numpy as np
 from jaxtyping import Array
 
 from noisewise.calibration.simulate import BUILD, INNOVATIONS, Quantities, Truths, Values, with_values
+from noisewise.chains import START, STEP, chain_keys
 from noisewise.compilation import use_compilation_cache
 from noisewise.engines.base import Engine, Sampler
 from noisewise.kernels.base import Info, Kernel, State
 from noisewise.kernels.statistics import StatisticsKernel
 from noisewise.models.base import Model
 from noisewise.release.document import Release
-from noisewise.run import START, STEP, Settings, chain_keys, numbers_as_data, run_kernel
+from noisewise.run import numbers_as_data, run_kernel
+from noisewise.settings import Settings
 from noisewise.typing import Key, Theta
 
 _MOST_BYTES = 2**27
@@ -172,13 +174,14 @@ def _from_kernels(
         data = {"kernel": arrays, "values": tuple(v[np.array(members)] for v in values), "key": keys[np.array(members)]}
 
         def starts(lanes: Key, data: Any = data, shared: Any = shared) -> Theta:
-            # a single replicate runs beside a copy of itself, as a single chain does
+            # a single replicate runs beside a copy of itself: a lane of its own is compiled to sums in another order
             at = jnp.arange(lanes.shape[0]) % data["key"].shape[0]
             given = jax.tree.map(lambda leaf: leaf[at], data)
             return {**given, "theta": _start(engine, shared, given["kernel"], given["key"])}
 
         some = dataclasses.replace(settings, chains=len(members))
-        trace = run_kernel(Lane(shared, quantities), starts, some, seed, identity="", effective=lambda _: 0.0)
+        kernel, width = Lane(shared, quantities), max(2, len(members))
+        trace = run_kernel(kernel, starts, some, seed, identity="", effective=lambda _: 0.0, lanes=width)
         _placed(found, trace.posterior, members, len(kernels))
     return found
 

@@ -31,7 +31,7 @@ from noisewise.engines.choose import choose
 from noisewise.inference import sample
 from noisewise.models.base import Model
 from noisewise.release.document import Measurement, Release
-from noisewise.run import check_seed
+from noisewise.settings import check_seed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -18,7 +18,7 @@ from noisewise.models.base import Model
 from noisewise.models.unknown_size import UnknownSize
 from noisewise.release.document import Measurement, Release, check_n, noise_on
 from noisewise.release.mechanism import AdditiveNoise, Mechanism
-from noisewise.run import check_seed
+from noisewise.settings import check_seed
 from noisewise.typing import Key, Records, Theta
 
 _RECORDS = 256

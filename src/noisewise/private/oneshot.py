@@ -37,7 +37,7 @@ from noisewise.private.plan import checked_n, least, slack
 from noisewise.private.records import Stream, Table, as_numbers
 from noisewise.private.sample import RANDOM, matched_table, os_keys, seeded_keys
 from noisewise.private.targets import Banana, Gaussian, as_target
-from noisewise.run import check_seed
+from noisewise.settings import check_seed
 
 
 def oneshot(

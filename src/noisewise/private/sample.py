@@ -29,7 +29,7 @@ from noisewise.private.plan import Method, Plan
 from noisewise.private.records import Stream, Table, as_column, as_numbers, checked_finite, make_table
 from noisewise.private.target import Target, as_target
 from noisewise.release.tables import column_names
-from noisewise.run import check_seed
+from noisewise.settings import check_seed
 from noisewise.typing import Records
 
 CHUNK = 256

@@ -37,7 +37,7 @@ from noisewise.private.penalty import Penalty
 from noisewise.private.plan import checked_n
 from noisewise.private.sample import matched_columns, starting_points
 from noisewise.private.target import Target, as_target
-from noisewise.run import check_seed
+from noisewise.settings import check_seed
 from noisewise.typing import Key, Records, Theta
 
 BEST_SIGMA = 2.38

@@ -17,7 +17,8 @@ import numpy as np
 from noisewise.engines.counts import Counts as CountsEngine
 from noisewise.models.naive_bayes import NaiveBayes
 from noisewise.release.queries import Counts
-from noisewise.run import Settings, run_sampler
+from noisewise.run import run_sampler
+from noisewise.settings import Settings
 from noisewise.studies.base import Cell, seed_of
 from noisewise.studies.ju_experiments import EXACT, PAPERS_CHAIN, Found, Problem, by_chains, studies_of
 from noisewise.studies.ju_setting import published
