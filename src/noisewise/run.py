@@ -92,11 +92,18 @@ def run_sampler(sampler: Sampler, settings: Settings, seed: int, *, identity: st
             blocks.append(in_groups(partial(_draw_block, sampler, jnp.asarray(made)), keys))
             made += ROWS
             progress.show(min(made, goal), {}, None)
-    theta, stats, predictive = jax.tree.map(
+    theta, stats, predictive, within = jax.tree.map(
         lambda *parts: np.concatenate(parts, axis=1)[: settings.chains, :goal], *blocks
     )
-    elapsed = time.perf_counter() - began
-    return Trace(theta, stats, predictive, sampling_time=elapsed, interrupted=made < goal, short=goal < wanted)
+    return Trace(
+        theta,
+        stats,
+        predictive,
+        within={name: value.mean(axis=(0, 1)) for name, value in (within or {}).items()},
+        sampling_time=time.perf_counter() - began,
+        interrupted=made < goal,
+        short=goal < wanted,
+    )
 
 
 def run_kernel(

@@ -9,7 +9,7 @@ from scipy import integrate, stats
 
 import noisewise as nw
 from noisewise.engines.sufficient import Sufficient
-from noisewise.engines.sufficient_direct import direct_sampler, log_normal_laplace, tabulate
+from noisewise.engines.sufficient_direct import direct_sampler, draw_total, log_normal_laplace, tabulate
 from noisewise.engines.sufficient_laws import observed, statistic_law
 
 
@@ -123,3 +123,34 @@ def test_the_engine_is_never_chosen_by_itself():
 def test_bad_settings_are_refused(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
         Sufficient(**bad)
+
+
+@pytest.mark.parametrize("laplace", [True, False])
+@pytest.mark.parametrize(("mean", "sd", "scale"), [(0.0, 1.0, 1.0), (30.0, 2.0, 5.0), (-7.0, 4.0, 0.5)])
+def test_the_total_behind_a_released_number_has_the_law_of_normal_times_noise(mean, sd, scale, laplace):
+    value = 3.0
+    keys = jax.random.split(jax.random.key(4), 20_000)
+    given = (jnp.asarray(value), jnp.asarray(mean), jnp.asarray(sd**2), jnp.asarray(scale), jnp.asarray(laplace))
+    totals = np.asarray(jax.vmap(lambda key: draw_total(key, *given))(keys))
+    noise = stats.laplace(value, scale) if laplace else stats.norm(value, scale)
+    grid = np.linspace(min(mean, value) - 9 * (sd + scale), max(mean, value) + 9 * (sd + scale), 200_001)
+    mass = np.cumsum(stats.norm(mean, sd).pdf(grid) * noise.pdf(grid))
+
+    def law(x):
+        return np.interp(x, grid, mass / mass[-1])
+
+    assert stats.kstest(totals, law).statistic < 1.63 / np.sqrt(totals.size)
+    # the total given theta alone, or the value without what theta says, is another law
+    assert stats.kstest(totals, stats.norm(mean, sd).cdf).statistic > 0.02
+    assert stats.kstest(totals, noise.cdf).statistic > 0.02
+
+
+def test_a_run_by_quadrature_shows_what_the_model_would_release_again():
+    model = nw.models.Exponential(4, 1)
+    query = nw.queries.TruncatedSum("x", 0.00633, 0.9222)
+    release = nw.Release([nw.Measurement(query, nw.noise.Laplace(5.0), [250.0])], n=1000)
+    dt = nw.sample(model, release, method="sufficient", random_seed=1, draws=2000, progressbar=False)
+    again = dt["posterior_predictive"][release.names[0]].values.ravel()
+    # what was released lies within what would be released again, which is as wide as two noises
+    assert abs(again.mean() - 250.0) < 3.0
+    assert 5.0 * np.sqrt(2) < again.std() < 5.0 * np.sqrt(2) * 1.5

@@ -25,11 +25,15 @@ class Support(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """One independent draw: theta, numbers to record with it, and a simulated release by measurement."""
+    """One independent draw: theta, numbers to record with it, and a simulated release by measurement.
+
+    ``within`` is ``Var(theta | x)``, elementwise in theta, at the records behind the draw, where the sampler knows it.
+    """
 
     theta: Theta
     stats: dict[str, Array]
     predictive: dict[str, Array]
+    within: Theta | None = None
 
 
 class Exact(NamedTuple):

@@ -178,6 +178,7 @@ def by_windows(model: NaiveBayes, release: Release, cells: Cells, where: list[np
         _exact(names, found, solved.log_marginal),
         Published(release, cells),
         names,
+        unseen=tuple(k for k in range(1, len(names)) if not any(k in group for group in groups)),
     )
     return NestedSampler(
         Totals(solved.top.law),

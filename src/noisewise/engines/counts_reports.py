@@ -212,5 +212,5 @@ def _truthful(found: Truthful, n: int) -> Sampler:
     known = Exact(
         {"p": jnp.asarray(mean)}, {"p": jnp.asarray(sd)}, summed.log_total + float(xlogy(strangers, found.blind))
     )
-    rest = Dirichlets(jnp.asarray(found.weights), known, None, ("p",))
+    rest = Dirichlets(jnp.asarray(found.weights), known, None, ("p",), records=jnp.asarray(n))
     return WindowSampler(Totals(summed.law), splits_of([summed.chain])[0], jnp.arange(size), None, rest)

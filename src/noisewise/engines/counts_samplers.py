@@ -46,7 +46,8 @@ class Published(eqx.Module):
 class Dirichlets(eqx.Module):
     """What is drawn once the counts are there: probabilities by table, and what is reported beside them.
 
-    ``binary`` asks for the second probability of a single table alone, ``sized`` for the number of records.
+    ``binary`` asks for the second probability of a single table alone, ``sized`` for the number of records. Tables of ``unseen``
+    were not measured and come as zeros; where the counts are those of some of the records, all of them are ``records``.
     """
 
     weights: Float[Array, " cells"]
@@ -55,22 +56,39 @@ class Dirichlets(eqx.Module):
     names: tuple[str, ...] = eqx.field(static=True)
     binary: bool = eqx.field(static=True, default=False)
     sized: bool = eqx.field(static=True, default=False)
+    unseen: tuple[int, ...] = eqx.field(static=True, default=())
+    records: Int[Array, ""] | None = None
 
     def draw(self, key: Key, tables: Sequence[Array], n: Array) -> Draw:
         """Theta given the counts (float or int) of every table in the order of the names."""
         theta_key, noise_key = jax.random.split(key)
         counts = jnp.concatenate([table.reshape(-1) for table in tables]).astype(float)
         log_draws = log_gammas(theta_key, self.weights + counts)
-        theta, at = {}, 0
-        for name, table in zip(self.names, tables, strict=True):
-            theta[name] = jax.nn.softmax(log_draws[at : at + table.size].reshape(table.shape), axis=-1)
+        theta, within, at = {}, {}, 0
+        for k, (name, table) in enumerate(zip(self.names, tables, strict=True)):
+            here = slice(at, at + table.size)
+            theta[name] = jax.nn.softmax(log_draws[here].reshape(table.shape), axis=-1)
+            others = jnp.zeros(()) if self.records is None else self.records - jnp.sum(table)
+            more = tables[0][..., None] if k in self.unseen else others
+            within[name] = dirichlet_variance(self.weights[here].reshape(table.shape) + table, more)
             at += table.size
         if self.binary:
-            theta = {"p": theta["p"][1]}
+            theta, within = {"p": theta["p"][1]}, {"p": within["p"][1]}
         if self.sized:
-            theta["n"] = n.astype(float)
+            theta["n"], within["n"] = n.astype(float), jnp.zeros(())
         described = ({}, {}) if self.published is None else self.published.describe(noise_key, counts, n)
-        return Draw(theta, *described)
+        return Draw(theta, *described, within)
+
+
+def dirichlet_variance(weights: Float[Array, "*rows levels"], more: Array) -> Float[Array, "*rows levels"]:
+    """Variances of Dirichlet probabilities, and what is expected of them after ``more`` records.
+
+    ``Var(p_k) = m_k (1 - m_k) / (a + 1)`` with a the sum of the weights and ``m_k = a_k / a``; ``Var(p_k)`` less the variance of the
+    Dirichlet-multinomial mean is ``a / (a + more)`` of it.
+    """
+    total = jnp.sum(weights, axis=-1, keepdims=True)
+    mean = weights / total
+    return mean * (1 - mean) / (total + 1) * total / (total + more)
 
 
 class TableSampler(Sampler):

@@ -106,14 +106,14 @@ class Sufficient(Engine):
         direct = self.scheme == "direct" or (
             self.scheme == "auto" and self.clt == "joint" and _one_dimensional(model, law)
         )
+        shown = None if quantiles(release) else release
         if direct:
-            return direct_sampler(key, model, law, value, noise, n)
+            return direct_sampler(key, model, law, value, noise, n, shown)
         moves = self.moves
         if moves is None:
             # a random walk's correlation time grows with the dimension
             most = min(_MOVES_A_PARAMETER * model.free_size, _MOST_MOVES)
             moves = most if model.has_log_prior and self.clt == "joint" else 0
-        shown = None if quantiles(release) else release
         kernel = StatisticsKernel(model, law, value, noise, n, shown, moves, self.tries)
         climb_key, pilot_key = jax.random.split(key)
         if model.has_log_prior:

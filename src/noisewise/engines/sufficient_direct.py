@@ -20,9 +20,11 @@ import numpy as np
 from jax.scipy.special import log_ndtr
 from jaxtyping import Array, Float
 
+from noisewise.direct.closed import two_tails
 from noisewise.engines.base import Draw, Sampler
 from noisewise.kernels.statistics import NoiseShape, StatisticLaw
 from noisewise.models.base import Model
+from noisewise.release.document import Release
 from noisewise.typing import Key
 
 _CHUNK = 1024
@@ -69,13 +71,28 @@ def log_likelihood(
     model: Model, law: StatisticLaw, value: Array, noise: NoiseShape, n: Array, free: Float[Array, " 1"]
 ) -> Float[Array, ""]:
     """``log p(y | theta)`` of one released number under the normal law of its total."""
-    mean, covariance = law.moments(model.constrain(free))
-    gap = (value - law.released(n * mean, n))[0]
-    variance = n * (law.matrix @ covariance @ law.matrix.T)[0, 0]
+    mean, variance = released_moments(model, law, n, free)
+    gap = value[0] - mean
     scale = noise.scale[0]
     wide = variance + scale**2
     normal = -0.5 * gap**2 / wide - 0.5 * jnp.log(2 * jnp.pi * wide)
     return jnp.where(noise.laplace[0], log_normal_laplace(gap, variance, scale), normal)
+
+
+def released_moments(model: Model, law: StatisticLaw, n: Array, free: Float[Array, " 1"]) -> tuple[Array, Array]:
+    """Mean and variance of the one released total, before noise."""
+    mean, covariance = law.moments(model.constrain(free))
+    return law.released(n * mean, n)[0], n * (law.matrix @ covariance @ law.matrix.T)[0, 0]
+
+
+def draw_total(key: Key, value: Array, mean: Array, variance: Array, scale: Array, laplace: Array) -> Float[Array, ""]:
+    """The released total R before noise, given ``value``: of density ``N(R; mean, variance) noise(value - R)``."""
+    deviation = jnp.sqrt(jnp.maximum(variance, 1e-300))
+    side, within = jax.random.uniform(key, (2,), dtype=float)
+    between = two_tails(side, within, (value - mean) / deviation, deviation, scale)
+    trust = variance / (variance + scale**2)
+    normal = mean + trust * (value - mean) + scale * jnp.sqrt(trust) * jax.random.normal(key, (), dtype=float)
+    return jnp.where(laplace, value + between, normal)
 
 
 @eqx.filter_jit
@@ -129,20 +146,38 @@ class Table(eqx.Module):
 
 
 class DirectSampler(Sampler):
-    """Independent draws from the tabulated posterior of one unconstrained parameter."""
+    """Independent draws from the tabulated posterior of one unconstrained parameter, and a simulated release beside each."""
 
     model: Model
     table: Table
+    law: StatisticLaw
+    value: Float[Array, " 1"]
+    noise: NoiseShape
+    n: Array
+    release: Release | None = None
 
     def draw(self, key: Key) -> Draw:
-        free = self.table.draw(key)
-        return Draw(self.model.constrain(free[None]), {}, {})
+        free = self.table.draw(key)[None]
+        theta = self.model.constrain(free)
+        if self.release is None:
+            return Draw(theta, {}, {})
+        total_key, noise_key = jax.random.split(jax.random.fold_in(key, 1))
+        moments = released_moments(self.model, self.law, self.n, free)
+        total = draw_total(total_key, self.value[0], *moments, self.noise.scale[0], self.noise.laplace[0])
+        simulated = self.release.simulate(noise_key, total[None])
+        return Draw(theta, {}, dict(zip(self.release.names, simulated, strict=True)))
 
 
 def direct_sampler(
-    key: Key, model: Model, law: StatisticLaw, value: Array, noise: NoiseShape, n: Array
+    key: Key,
+    model: Model,
+    law: StatisticLaw,
+    value: Array,
+    noise: NoiseShape,
+    n: Array,
+    release: Release | None = None,
 ) -> DirectSampler:
-    """Tabulate the posterior; ``key`` only places the first grid, over the prior."""
+    """Tabulate the posterior; ``key`` only places the first grid, over the prior. ``release`` is what to simulate again, if anything."""
 
     def evaluate(points: np.ndarray) -> np.ndarray:
         found = []
@@ -153,7 +188,7 @@ def direct_sampler(
         return np.concatenate(found)
 
     prior = np.asarray(_prior_points(model, key))
-    return DirectSampler(model, tabulate(evaluate, prior))
+    return DirectSampler(model, tabulate(evaluate, prior), law, value, noise, n, release)
 
 
 def tabulate(evaluate: object, first: np.ndarray) -> Table:
