@@ -25,6 +25,19 @@
     levels = { class = 3, sex = 2 }
     tables = [["class", "sex"]]
     noise = { law = "discrete_laplace", epsilon = 0.5 }
+
+    [[measurement]]
+    query = "truncated_sum"                        # column, lower, upper, statistics, origin
+    column = "hours"
+    lower = 1
+    upper = 60
+    statistics = ["x", "log x"]
+    noise = { law = "laplace", epsilon = 0.5 }
+
+    [[measurement]]
+    query = "records"                              # columns, public, missing: noise on every record
+    columns = ["rent", "owner"]
+    noise = { rent = { law = "laplace", scale = 50 }, owner = { law = "randomised_response", epsilon = 1.0 } }
 """
 
 from __future__ import annotations
@@ -35,20 +48,24 @@ from pathlib import Path
 from typing import Any
 
 from noisewise.model_file import check_keys, read_toml
-from noisewise.release.noise import LAWS, Noise
+from noisewise.release.noise import LAWS, Noise, RandomisedResponse
 from noisewise.release.queries import Column, Counts, Moments, regression_moments
 from noisewise.release.query import Neighbours, Query, check_neighbours
+from noisewise.release.record_columns import RecordColumns
+from noisewise.release.records import Law
+from noisewise.release.truncated_sum import TruncatedSum
 
-_QUERIES = ("regression_moments", "moments", "counts")
+_QUERIES = ("regression_moments", "moments", "counts", "truncated_sum", "records")
 _SETTINGS = ("scale", "epsilon", "rho", "delta")
+_REPORTS = "randomised_response"
 
 
 @dataclass(frozen=True)
 class Plan:
     """What a query file asks for: the arguments of :func:`noisewise.publish`."""
 
-    queries: list[Query]
-    noises: list[Noise]
+    queries: list[Query | RecordColumns]
+    noises: list[Law | dict[str, Law]]
     names: list[str] | None
     neighbours: Neighbours
     n: Any
@@ -75,11 +92,16 @@ def _plan(content: Mapping[str, Any], where: str) -> Plan:
         name: _column(bounds, f"{where}, column {name!r},")
         for name, bounds in _table(content.get("columns", {}), f"{where}, columns").items()
     }
-    queries, noises = [], []
+    queries: list[Query | RecordColumns] = []
+    noises: list[Law | dict[str, Law]] = []
     for number, part in enumerate(parts, start=1):
         here = f"{where}, measurement {number},"
-        queries.append(_query(part, columns, here))
-        noises.append(_noise(part, queries[-1], neighbours, here))
+        query = _query(part, columns, here)
+        on_records = isinstance(query, RecordColumns)
+        queries.append(query)
+        noises.append(
+            _on_records(part, here) if on_records else _noise(part["noise"], query, neighbours, f"{here} noise,")
+        )
     named = [part.get("name", f"m{j}") for j, part in enumerate(parts)]
     names = named if any("name" in part for part in parts) else None
     return Plan(queries, noises, names, neighbours, content.get("n"), content.get("delta"))
@@ -91,7 +113,7 @@ def _column(bounds: Any, where: str) -> Column:
     return _made(where, lambda: Column(**{**table, "rescale": table.get("rescale")}))
 
 
-def _query(part: Mapping[str, Any], columns: Mapping[str, Column], where: str) -> Query:
+def _query(part: Mapping[str, Any], columns: Mapping[str, Column], where: str) -> Query | RecordColumns:
     kind = part.get("query")
     common = ("name", "query", "noise")
 
@@ -123,18 +145,55 @@ def _query(part: Mapping[str, Any], columns: Mapping[str, Column], where: str) -
     if kind == "counts":
         check_keys(part, where, required=["query", "noise", "levels", "tables"], optional=["name"])
         return _made(where, lambda: Counts(part["levels"], part["tables"]))
+    if kind == "truncated_sum":
+        keys = ("column", "lower", "upper", "statistics", "origin")
+        check_keys(part, where, required=["query", "noise", "column", "lower", "upper"], optional=["name", *keys[3:]])
+        return _made(where, lambda: TruncatedSum(**{key: part[key] for key in keys if key in part}))
+    if kind == "records":
+        check_keys(part, where, required=["query", "noise", "columns"], optional=["name", "public", "missing"])
+        return _made(
+            where,
+            lambda: RecordColumns(part["columns"], part.get("public", ()), missing=part.get("missing", False)),
+        )
     raise ValueError(
         f"{where} asks the query {kind!r}; the queries are {', '.join(_QUERIES)} (keys of each: {', '.join(common)}, ...)."
     )
 
 
-def _noise(part: Mapping[str, Any], query: Query, neighbours: Neighbours, where: str) -> Noise:
-    where = f"{where} noise,"
-    table = _table(part["noise"], where)
+def _on_records(part: Mapping[str, Any], where: str) -> Law | dict[str, Law]:
+    """The noise on every record: one law, or a table of laws by column."""
+    table = _table(part["noise"], f"{where} noise,")
+    if "law" in table:
+        return _law_of_records(table, f"{where} noise,")
+    return {name: _law_of_records(law, f"{where} noise of {name!r},") for name, law in table.items()}
+
+
+def _law_of_records(noise: Any, where: str) -> Law:
+    table = _table(noise, where)
+    if table.get("law") == _REPORTS:
+        check_keys(table, where, required=["law"], optional=["flip", "epsilon", "levels"])
+        given = {key: value for key, value in table.items() if key != "law"}
+        if len({"flip", "epsilon"} & set(given)) != 1:
+            raise ValueError(f"{where} needs flip, the probability of a false report, or epsilon; give one of them.")
+        return _made(where, lambda: (RandomisedResponse if "flip" in given else RandomisedResponse.calibrated)(**given))
     check_keys(table, where, required=["law"], optional=_SETTINGS)
+    law = _law(table, where, more=(_REPORTS,))
+    if set(table) != {"law", "scale"}:
+        raise ValueError(f"{where} needs scale: without bounds no budget gives the noise on a number of every record.")
+    return _made(where, lambda: law(table["scale"]))
+
+
+def _law(table: Mapping[str, Any], where: str, more: tuple[str, ...] = ()) -> type[Noise]:
     law = LAWS.get(table["law"]) if isinstance(table["law"], str) else None
     if law is None:
-        raise ValueError(f"{where} has the law {table['law']!r}; the laws are {', '.join(LAWS)}.")
+        raise ValueError(f"{where} has the law {table['law']!r}; the laws are {', '.join((*LAWS, *more))}.")
+    return law
+
+
+def _noise(noise: Any, query: Query | RecordColumns, neighbours: Neighbours, where: str) -> Noise:
+    table = _table(noise, where)
+    check_keys(table, where, required=["law"], optional=_SETTINGS)
+    law = _law(table, where)
     given = {key: table[key] for key in _SETTINGS if key in table}
     if "scale" in given:
         if len(given) > 1:

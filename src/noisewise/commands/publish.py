@@ -10,7 +10,11 @@ import numpy as np
 
 from noisewise.commands.terminal import existing, say, writable
 from noisewise.query_file import load_plan
+from noisewise.release.describe import mechanism_words
+from noisewise.release.mechanism import AdditiveNoise, Mechanism
+from noisewise.release.noise import RandomisedResponse
 from noisewise.release.publish import publish
+from noisewise.release.records import Law, RecordNoise
 from noisewise.release.tables import column_names
 
 
@@ -28,26 +32,39 @@ def run(records: Path, config: Path, output: Path, *, as_json: bool = False) -> 
             "output": str(output),
             "n": release.n,
             "neighbours": release.neighbours,
-            "guarantee": str(release.privacy),
+            "guarantee": None if release.privacy is None else str(release.privacy),
             "measurements": {
-                name: {"numbers": m.mechanism.size, "law": m.noise.name, "scale": np.asarray(m.noise.scale).tolist()}
+                name: {"numbers": int(np.size(m.value)), **_laws(m.mechanism)}
                 for name, m in zip(release.names, release.measurements, strict=True)
-                if m.noise is not None
             },
         }
         say(json.dumps(found, indent=2))
         return
     count = "an undisclosed number of" if release.n is None else f"{release.n:,}"
-    say(f"Published {release.size} numbers about {count} records of {records}, guarantee {release.privacy}.")
+    guarantee = (
+        "without a guarantee that could be stated" if release.privacy is None else f"guarantee {release.privacy}"
+    )
+    numbers = sum(int(np.size(measurement.value)) for measurement in release.measurements)
+    say(f"Published {numbers} numbers about {count} records of {records}, {guarantee}.")
     for name, measurement in zip(release.names, release.measurements, strict=True):
-        assert measurement.noise is not None
-        scale = np.asarray(measurement.noise.scale)
-        say(
-            f"  {name}: {measurement.mechanism.size} numbers, {measurement.noise.name} noise of scale {scale.max():.6g}"
-        )
+        say(f"  {name}: {int(np.size(measurement.value))} numbers. {mechanism_words(measurement.mechanism)}")
     say(
         f"Wrote {output}. It is public; the records are not. Every further run on the same records adds its loss to this one."
     )
+
+
+def _laws(mechanism: Mechanism) -> dict[str, Any]:
+    """The law of a measurement's noise; where every record has noise, by column."""
+    if isinstance(mechanism, RecordNoise):
+        return {"columns": {name: _law(law) for name, law in mechanism.laws.items()}}
+    assert isinstance(mechanism, AdditiveNoise)
+    return _law(mechanism.noise)
+
+
+def _law(law: Law) -> dict[str, Any]:
+    if isinstance(law, RandomisedResponse):
+        return {"law": "randomised_response", "flip": float(law.flip), "levels": law.levels}
+    return {"law": law.name, "scale": np.asarray(law.scale).tolist()}
 
 
 def read_records(path: Path) -> Any:

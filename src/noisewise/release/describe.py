@@ -91,7 +91,7 @@ def _other(title: str, measurement: Measurement, release: Release) -> list[str]:
             lines.append(f"   Missing: {count} value(s); which ones are is public.")
     else:
         lines = [f"{title}A statement about {_listed(mechanism.columns)}."]
-    lines.append(f"   {_mechanism(mechanism)}")
+    lines.append(f"   {mechanism_words(mechanism)}")
     own = mechanism.privacy(release.neighbours)
     if own is not None:
         lines.append(f"   Alone it costs {own}.")
@@ -100,7 +100,7 @@ def _other(title: str, measurement: Measurement, release: Release) -> list[str]:
     return lines if isinstance(query, RecordColumns) else [*lines, f"   Released: {_released(measurement)}."]
 
 
-def _mechanism(mechanism: Mechanism) -> str:
+def mechanism_words(mechanism: Mechanism) -> str:
     """One or two sentences on how the value was made."""
     if isinstance(mechanism, KNormNoise):
         return f"Noise: one vector whose density falls with its {_BALLS[mechanism.ball]}, with scale {mechanism.scale:.6g}."
