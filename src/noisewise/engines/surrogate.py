@@ -45,6 +45,17 @@ class Surrogate(NamedTuple):
     share: Float[Array, ""] | None = None
 
 
+def _log_normal(gap: Float[Array, " m"], covariance: Float[Array, "m m"]) -> Float[Array, ""]:
+    """``log N(gap; 0, covariance)`` up to a constant."""
+    factor = jnp.linalg.cholesky(covariance)
+    white = jax.scipy.linalg.solve_triangular(factor, gap, lower=True)
+    return -0.5 * jnp.sum(white**2) - jnp.sum(jnp.log(jnp.diag(factor)))
+
+
+# one theta after the other, because of what :mod:`noisewise.models.triangular` says of LAPACK in batches
+_log_normals: Callable[[Array, Array], Array] = jax.custom_batching.sequential_vmap(_log_normal)
+
+
 def surrogate_log_likelihood(model: Model, release: Release, free: Array, u: object, n: Array) -> Array:
     """The surrogate log density of the released values at one unconstrained theta."""
     rows = release.statistics(model.transform(model.constrain(free), u))
@@ -59,10 +70,7 @@ def surrogate_log_likelihood(model: Model, release: Release, free: Array, u: obj
         part = slice(start, start + size)
         noise = measurement.mechanism.noise_variance
         if noise is not None:
-            covariance = spread[part, part] + jnp.diag(noise)
-            factor = jnp.linalg.cholesky(covariance)
-            white = jax.scipy.linalg.solve_triangular(factor, measurement.value - mean[part], lower=True)
-            value = value - 0.5 * jnp.sum(white**2) - jnp.sum(jnp.log(jnp.diag(factor)))
+            value = value + _log_normals(measurement.value - mean[part], spread[part, part] + jnp.diag(noise))
         else:
             value = value + measurement.mechanism.log_density(measurement.value, mean[part])
         start += size

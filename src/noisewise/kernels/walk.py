@@ -26,6 +26,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from noisewise.kernels.lanes import across_chains_maximum
+from noisewise.models import triangular
 from noisewise.typing import Key
 
 LogTarget = Callable[[Float[Array, " d"]], Float[Array, ""]]
@@ -76,12 +77,12 @@ class Walk(eqx.Module):
 def cholesky(covariance: Float[Array, "d d"]) -> Float[Array, "d d"]:
     """The Cholesky factor, with a relative floor on the pivots so that a degenerate covariance still gives a proposal.
 
-    Written out for the small matrices of a walk: a library call costs more than the factor.
+    Written out for the small matrices of a walk.
     """
     d = covariance.shape[0]
     if d > 8:
         floor = _COVARIANCE_FLOOR * jnp.diag(covariance) + 1e-300
-        return jnp.linalg.cholesky(covariance + jnp.diag(floor))
+        return triangular.factorised(covariance + jnp.diag(floor))
     factor = [[jnp.zeros(())] * d for _ in range(d)]
     for i in range(d):
         for j in range(i + 1):
@@ -164,7 +165,7 @@ def _whiten(factor: Float[Array, "d d"], vector: Float[Array, " d"]) -> Float[Ar
     """``L^-1 v``, written out where the factor is small, as in :func:`cholesky`."""
     d = vector.shape[0]
     if d > 8:
-        return jax.scipy.linalg.solve_triangular(factor, vector, lower=True)
+        return triangular.forward(factor, vector)
     solved: list[Array] = []
     for i in range(d):
         rest = vector[i]
@@ -177,7 +178,7 @@ def _whiten(factor: Float[Array, "d d"], vector: Float[Array, " d"]) -> Float[Ar
 def elliptical_slice(key: Key, log_target: LogTarget, position: Float[Array, " d"], walk: Walk) -> Walked:
     """One elliptical slice move with the walk's mean and covariance as the reference."""
     normal_key, level_key, angle_key, shrink_key = jax.random.split(key, 4)
-    here = jax.scipy.linalg.solve_triangular(walk.factor, position - walk.mean, lower=True)
+    here = _whiten(walk.factor, position - walk.mean)
     other = jax.random.normal(normal_key, here.shape, dtype=float)
 
     def log_ratio(white: Array) -> Array:

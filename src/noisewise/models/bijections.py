@@ -21,6 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from noisewise.models import triangular
+
 Support = Literal["real", "positive", "unit", "simplex", "covariance"]
 
 
@@ -51,7 +53,7 @@ class Parameter:
         if self.support == "simplex":
             return (jnp.log(value[..., :-1]) - jnp.log(value[..., -1:])).reshape(-1)
         if self.support == "covariance":
-            factor = jnp.linalg.cholesky(value)
+            factor = triangular.factorised(value)
             rows, cols = np.tril_indices(self.shape[-1])
             return jnp.where(rows == cols, jnp.log(jnp.abs(factor[rows, cols])), factor[rows, cols])
         return value.reshape(-1)

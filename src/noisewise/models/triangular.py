@@ -2,8 +2,11 @@
 
 Inside a compiled loop a LAPACK call on a 3 by 3 matrix costs more than everything around it; arithmetic written entry by
 entry is fused into its neighbours and is vectorised over chains and records. A small matrix is a list of its rows up to the
-diagonal, of scalar arrays; from dimension 6 on it is one array and LAPACK does the work. Vectors are lists of arrays of any
-one shape, for example one column of records each.
+diagonal, of scalar arrays; from dimension 6 on it is one array, and loops over its columns do the work. Vectors are lists of
+arrays of any one shape, for example one column of records each.
+
+LAPACK is not asked, in any dimension: the jaxlib of JAX 0.10 splits a large batch of its calls over the threads of a pool and waits
+inside that pool, so that a vectorised program with two such batches can wait for itself for ever.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import solve_triangular
+from jax import lax
 from jaxtyping import Array, Float
 
 from noisewise.typing import Key
@@ -57,7 +60,7 @@ def gram(vectors: Sequence[Array]) -> Matrix:
 def cholesky(value: Matrix) -> Matrix:
     """The lower factor L with ``L L' = A``."""
     if not isinstance(value, list):
-        return jnp.linalg.cholesky(value)
+        return factorised(value)
     factor: list[list[Array]] = []
     for i, given in enumerate(value):
         row: list[Array] = []
@@ -66,6 +69,37 @@ def cholesky(value: Matrix) -> Matrix:
         row.append(jnp.sqrt(given[i] - dot(row, row)))
         factor.append(row)
     return factor
+
+
+def factorised(value: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    """The lower Cholesky factor of an array, column by column; NaN where there is none."""
+    rows = jnp.arange(value.shape[0])
+
+    def column(j: Array, factor: Array) -> Array:
+        rest = value[:, j] - jnp.sum(factor * factor[j], axis=1)
+        return factor.at[:, j].set(jnp.where(rows < j, 0.0, rest / jnp.sqrt(rest[j])))
+
+    return lax.fori_loop(0, value.shape[0], column, jnp.zeros_like(value))
+
+
+def forward(factor: Float[Array, "d d"], right: Float[Array, "d ..."]) -> Float[Array, "d ..."]:
+    """``L^-1 right``."""
+
+    def entry(i: Array, z: Array) -> Array:
+        return z.at[i].set((right[i] - jnp.tensordot(factor[i], z, axes=1)) / factor[i, i])
+
+    return lax.fori_loop(0, factor.shape[0], entry, jnp.zeros_like(right))
+
+
+def backward(factor: Float[Array, "d d"], right: Float[Array, "d ..."]) -> Float[Array, "d ..."]:
+    """``L'^-1 right``."""
+    d = factor.shape[0]
+
+    def entry(k: Array, z: Array) -> Array:
+        i = d - 1 - k
+        return z.at[i].set((right[i] - jnp.tensordot(factor[:, i], z, axes=1)) / factor[i, i])
+
+    return lax.fori_loop(0, d, entry, jnp.zeros_like(right))
 
 
 def apply(factor: Matrix, vector: Sequence[Array]) -> list[Array]:
@@ -78,7 +112,7 @@ def apply(factor: Matrix, vector: Sequence[Array]) -> list[Array]:
 def solve(factor: Matrix, right: Sequence[Array]) -> list[Array]:
     """The z with ``L z = right``."""
     if not isinstance(factor, list):
-        return list(solve_triangular(factor, jnp.stack(right), lower=True))
+        return list(forward(factor, jnp.stack(right)))
     z: list[Array] = []
     for row, value in zip(factor, right, strict=True):
         z.append((value - dot(row[:-1], z)) / row[-1])
@@ -88,7 +122,7 @@ def solve(factor: Matrix, right: Sequence[Array]) -> list[Array]:
 def solve_transposed(factor: Matrix, right: Sequence[Array]) -> list[Array]:
     """The z with ``L' z = right``."""
     if not isinstance(factor, list):
-        return list(solve_triangular(factor, jnp.stack(right), lower=True, trans=1))
+        return list(backward(factor, jnp.stack(right)))
     z: list[Array] = []
     for i in range(len(right) - 1, -1, -1):
         below = [factor[k][i] for k in range(i + 1, len(right))]
@@ -99,7 +133,7 @@ def solve_transposed(factor: Matrix, right: Sequence[Array]) -> list[Array]:
 def inverse(factor: Matrix) -> Matrix:
     """``(L L')^-1``."""
     if not isinstance(factor, list):
-        root = solve_triangular(factor, jnp.eye(factor.shape[0]), lower=True)
+        root = forward(factor, jnp.eye(factor.shape[0]))
         return root.T @ root
     d = len(factor)
     unit = [[jnp.asarray(float(i == j)) for i in range(d)] for j in range(d)]
