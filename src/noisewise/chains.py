@@ -224,7 +224,6 @@ class Chains:
             jnp.asarray(tuning),
         )
         began = time.perf_counter()
-        # all groups are started before the first is waited for
         parts = [
             _advance(_Chunk(self.kernel, keys, *told), states)
             for keys, states in zip(self.keys, self.states, strict=True)

@@ -59,6 +59,11 @@ def band(axis: Any, x: Sequence[float], values: Sequence[np.ndarray], **style: A
     axis.fill_between(x, low, high, alpha=0.2, linewidth=0, color=style.get("color"))
 
 
+def from_zero(axis: Any) -> None:
+    """Start at zero, and leave room above what was drawn: a level line would lie on the frame."""
+    axis.set_ylim(0, 1.08 * axis.dataLim.ymax)
+
+
 def plot_accountants(rows: Rows, folder: Path) -> list[Path]:
     """Figure 6.1: iterations by epsilon, a panel for each sampler, a line for each accountant."""
     parts = list(group(rows, "algorithm"))
@@ -97,7 +102,7 @@ def plot_clipping(rows: Rows, folder: Path) -> list[Path]:
         axis.set_title(f"flat banana, d = {d}", fontsize=8)
         axis.set_xlabel("fraction of ratios clipped" if by_fraction else "clip bound", fontsize=8)
         axis.set_ylabel(_SAYS["discrepancy"], fontsize=8)
-        axis.set_ylim(0, None)
+        from_zero(axis)
 
     return [panels(folder / "figure_6_2.png", 2 * len(parts), draw, columns=len(parts))]
 
@@ -135,4 +140,4 @@ def panel(rows: Rows, wanted: Sequence[tuple[str, str]], place: int, axis: Any) 
     axis.set_xlabel("epsilon", fontsize=8)
     circle = name == "circle" and variable == "discrepancy"
     axis.set_ylabel("distance of the mean from 0" if circle else _SAYS[variable], fontsize=8)
-    axis.set_ylim(0, None)
+    from_zero(axis)
