@@ -303,7 +303,7 @@ STUDIES = (
         _DEFAULTS,
         name="raisa-clipping",
         shows="Figure 6.2: what clipping alone does to the posterior of the flat banana",
-        cost="about an hour on one core",
+        cost="about 90 minutes of CPU, nearly all of it HMC in 10 dimensions",
         settings={
             "dimensions": (2, 10),
             "bounds": (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0),
