@@ -11,11 +11,14 @@ ranks of an exact engine are not uniform (p < 0.01).
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import time
 import zlib
 from pathlib import Path
 
+import equinox as eqx
+import jax
 import numpy as np
 
 import noisewise as nw
@@ -54,6 +57,13 @@ def run(engine: str, name: str, law: type, arguments: argparse.Namespace) -> tup
     return row, found.p_value
 
 
+def forget() -> None:
+    """Free the compiled programs of a row: a process may map a bounded number of regions of memory."""
+    jax.clear_caches()
+    eqx.clear_caches()
+    gc.collect()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--replicates", type=int, default=500)
@@ -74,6 +84,7 @@ def main() -> int:
                     print(row, flush=True)
                     done += row + "\n"
                     arguments.out.write_text(done, encoding="utf-8")
+                    forget()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.splitlines()[2:]]
     exact = [float(row[5]) for row in rows if row[0] != "sufficient"]
     if not exact:

@@ -293,15 +293,29 @@ class CustomForm(ExponentialForm):
         return jnp.ceil(x) - 1 if self.model.discrete else x
 
     def distribution(self, x: Array, eta: Float[Array, " d"]) -> Array:
-        """``P(X <= x)``, also where x is beyond the support, where the family's own function need not hold."""
+        """``P(X <= x)``, also where x is beyond the support, where the family's own function need not hold.
+
+        At the edge of a continuous family's support it may hold and have no derivative.
+        """
         assert self.model.cdf is not None
         low, high = self.model.support
-        inside = self.model.cdf(jnp.clip(x, low, high), self.shaped(eta))
-        return jnp.where(x < low, 0.0, jnp.where(x >= high, 1.0, inside))
+        nothing = x < low if self.model.discrete else x <= low
+        everything = x >= high
+        inside = self.model.cdf(jnp.where(nothing | everything, _interior(low, high), x), self.shaped(eta))
+        return jnp.where(nothing, 0.0, jnp.where(everything, 1.0, inside))
 
     def shaped(self, vector: Float[Array, " d"]) -> Array | tuple[Array, ...]:
         """A vector as the family's functions take it: a number, or a tuple of numbers."""
         return vector[0] if vector.shape[0] == 1 else tuple(vector[i] for i in range(vector.shape[0]))
+
+
+def _interior(low: float, high: float) -> float:
+    """A point of a support that is not its edge."""
+    if math.isfinite(low) and math.isfinite(high):
+        return 0.5 * (low + high)
+    if math.isfinite(low):
+        return low + 1
+    return high - 1 if math.isfinite(high) else 0.0
 
 
 def _increasing(pair: object) -> bool:

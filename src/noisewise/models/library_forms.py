@@ -147,7 +147,8 @@ class PoissonForm(GammaPriorForm):
         return {"rate": jnp.exp(log_gamma(key, self.model.shape + total[0])) / (self.model.rate + n)}
 
     def log_below(self, eta: Float[Array, " d"], x: Array) -> Float[Array, ""]:
-        return log_probability(gammaincc(jnp.maximum(jnp.ceil(x), 1.0), jnp.exp(eta[0])))
+        below = gammaincc(jnp.maximum(jnp.ceil(x), 1.0), jnp.exp(eta[0]))
+        return log_probability(jnp.where(jnp.ceil(x) > 0, below, 0.0))
 
     def log_above(self, eta: Float[Array, " d"], x: Array) -> Float[Array, ""]:
         return log_probability(gammainc(jnp.floor(x) + 1, jnp.exp(eta[0])))
@@ -208,16 +209,24 @@ class GammaKnownShapeForm(GammaPriorForm):
         return {"rate": jnp.exp(log_gamma(key, shape)) / (self.model.rate + total[0])}
 
     def log_below(self, eta: Float[Array, " d"], x: Array) -> Float[Array, ""]:
-        return log_probability(gammainc(self.model.known, -eta[0] * x))
+        return log_probability(self._below(eta, x))
 
     def log_above(self, eta: Float[Array, " d"], x: Array) -> Float[Array, ""]:
-        return log_probability(gammaincc(self.model.known, -eta[0] * x))
+        return log_probability(self._above(eta, x))
 
     def log_between(self, eta: Float[Array, " d"], low: Array, high: Array) -> Float[Array, ""]:
-        known, start, end = self.model.known, -eta[0] * jnp.maximum(low, 0.0), -eta[0] * high
-        from_below = gammainc(known, end) - gammainc(known, start)
-        from_above = gammaincc(known, start) - gammaincc(known, end)
-        return log_probability(jnp.where(end < known, from_below, from_above))
+        from_below = self._below(eta, high) - self._below(eta, low)
+        from_above = self._above(eta, low) - self._above(eta, high)
+        return log_probability(jnp.where(-eta[0] * high < self.model.known, from_below, from_above))
+
+    def _below(self, eta: Float[Array, " d"], x: Array) -> Float[Array, ""]:
+        # at zero the incomplete gamma function has no second derivative that could be computed
+        inside = x > 0
+        return jnp.where(inside, gammainc(self.model.known, -eta[0] * jnp.where(inside, x, 1.0)), 0.0)
+
+    def _above(self, eta: Float[Array, " d"], x: Array) -> Float[Array, ""]:
+        inside = x > 0
+        return jnp.where(inside, gammaincc(self.model.known, -eta[0] * jnp.where(inside, x, 1.0)), 1.0)
 
 
 class NormalForm(ExponentialForm):
