@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 import equinox as eqx
@@ -54,7 +55,7 @@ def in_groups(function: Callable[[Any], Any], lanes_of: Any, lanes: int = LANES)
 def groups(lanes_of: Any, lanes: int = LANES) -> list[Any]:
     """Arrays (lane, ...) in groups of lanes."""
     count = jax.tree.leaves(lanes_of)[0].shape[0]
-    return [jax.tree.map(lambda leaf: leaf[at : at + lanes], lanes_of) for at in range(0, count, lanes)]  # noqa: B023
+    return [jax.tree.map(itemgetter(slice(at, at + lanes)), lanes_of) for at in range(0, count, lanes)]
 
 
 def together(parts: list[Any]) -> Any:

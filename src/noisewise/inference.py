@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -169,8 +170,8 @@ def _engine_starts(engine: Engine, kernel: Kernel, keys: Key) -> Theta:
 
 def _load_summaries() -> None:
     """Import, beside the first compilation, what the end of a run needs."""
-    import arviz_stats.base  # noqa: F401
-    import xarray  # noqa: F401
+    for name in ("arviz_stats.base", "xarray"):
+        importlib.import_module(name)
 
 
 def _allowed(model: Model, theta: Theta) -> bool:

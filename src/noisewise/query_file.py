@@ -97,11 +97,11 @@ def _plan(content: Mapping[str, Any], where: str) -> Plan:
     for number, part in enumerate(parts, start=1):
         here = f"{where}, measurement {number},"
         query = _query(part, columns, here)
-        on_records = isinstance(query, RecordColumns)
         queries.append(query)
-        noises.append(
-            _on_records(part, here) if on_records else _noise(part["noise"], query, neighbours, f"{here} noise,")
-        )
+        if isinstance(query, RecordColumns):
+            noises.append(_on_records(part["noise"], f"{here} noise"))
+        else:
+            noises.append(_noise(part["noise"], query, neighbours, f"{here} noise,"))
     named = [part.get("name", f"m{j}") for j, part in enumerate(parts)]
     names = named if any("name" in part for part in parts) else None
     return Plan(queries, noises, names, neighbours, content.get("n"), content.get("delta"))
@@ -160,12 +160,12 @@ def _query(part: Mapping[str, Any], columns: Mapping[str, Column], where: str) -
     )
 
 
-def _on_records(part: Mapping[str, Any], where: str) -> Law | dict[str, Law]:
+def _on_records(noise: Any, where: str) -> Law | dict[str, Law]:
     """The noise on every record: one law, or a table of laws by column."""
-    table = _table(part["noise"], f"{where} noise,")
+    table = _table(noise, f"{where},")
     if "law" in table:
-        return _law_of_records(table, f"{where} noise,")
-    return {name: _law_of_records(law, f"{where} noise of {name!r},") for name, law in table.items()}
+        return _law_of_records(table, f"{where},")
+    return {name: _law_of_records(law, f"{where} of {name!r},") for name, law in table.items()}
 
 
 def _law_of_records(noise: Any, where: str) -> Law:
@@ -190,7 +190,7 @@ def _law(table: Mapping[str, Any], where: str, more: tuple[str, ...] = ()) -> ty
     return law
 
 
-def _noise(noise: Any, query: Query | RecordColumns, neighbours: Neighbours, where: str) -> Noise:
+def _noise(noise: Any, query: Query, neighbours: Neighbours, where: str) -> Noise:
     table = _table(noise, where)
     check_keys(table, where, required=["law"], optional=_SETTINGS)
     law = _law(table, where)

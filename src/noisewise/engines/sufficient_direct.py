@@ -88,10 +88,11 @@ def released_moments(model: Model, law: StatisticLaw, n: Array, free: Float[Arra
 def draw_total(key: Key, value: Array, mean: Array, variance: Array, scale: Array, laplace: Array) -> Float[Array, ""]:
     """The released total R before noise, given ``value``: of density ``N(R; mean, variance) noise(value - R)``."""
     deviation = jnp.sqrt(jnp.maximum(variance, 1e-300))
-    side, within = jax.random.uniform(key, (2,), dtype=float)
+    tail_key, normal_key = jax.random.split(key)
+    side, within = jax.random.uniform(tail_key, (2,), dtype=float)
     between = two_tails(side, within, (value - mean) / deviation, deviation, scale)
     trust = variance / (variance + scale**2)
-    normal = mean + trust * (value - mean) + scale * jnp.sqrt(trust) * jax.random.normal(key, (), dtype=float)
+    normal = mean + trust * (value - mean) + scale * jnp.sqrt(trust) * jax.random.normal(normal_key, (), dtype=float)
     return jnp.where(laplace, value + between, normal)
 
 
